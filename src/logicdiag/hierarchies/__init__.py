@@ -1,0 +1,1 @@
+"""The built-in hierarchies, one YAML file each."""

@@ -1,0 +1,68 @@
+"""The breadth-first order of a tree, in which every sibling group is one slice of rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+ROOT = -1
+
+
+@dataclass(frozen=True)
+class Group:
+    """The children of row `parent` (or of the virtual Root) are rows `start` to `stop`."""
+
+    parent: int
+    start: int
+    stop: int
+
+    @property
+    def rows(self) -> slice:
+        return slice(self.start, self.stop)
+
+    @property
+    def size(self) -> int:
+        return self.stop - self.start
+
+
+@dataclass(frozen=True)
+class Layout:
+    order: tuple[int, ...]
+    """The channel that stands in each row."""
+    row_of: tuple[int, ...]
+    """The row in which each channel stands."""
+    groups: tuple[Group, ...]
+    """Parents before children; the top level first."""
+    leaf_rows: tuple[int, ...]
+    """Rows of the leaves, in the order of leaf indices (channel order)."""
+    parents: tuple[int, ...]
+    """Parent row of every row."""
+
+    @classmethod
+    def of(cls, parents: tuple[int, ...]) -> Layout:
+        """From the parent channel of every channel (-1 at the top level)."""
+        children: dict[int, list[int]] = {}
+        for channel, parent in enumerate(parents):
+            children.setdefault(parent, []).append(channel)
+        order: list[int] = []
+        groups: list[Group] = []
+        row_of = [0] * len(parents)
+
+        def place(parent_row: int, channels: list[int]) -> None:
+            groups.append(Group(parent_row, len(order), len(order) + len(channels)))
+            for channel in channels:
+                row_of[channel] = len(order)
+                order.append(channel)
+
+        place(ROOT, children.get(ROOT, []))
+        row = 0
+        while row < len(order):
+            if order[row] in children:
+                place(row, children[order[row]])
+            row += 1
+        return cls(
+            order=tuple(order),
+            row_of=tuple(row_of),
+            groups=tuple(groups),
+            leaf_rows=tuple(row_of[c] for c in range(len(parents)) if c not in children),
+            parents=tuple(ROOT if parents[c] == ROOT else row_of[parents[c]] for c in order),
+        )

@@ -1,0 +1,1 @@
+"""Symbols: hierarchies, rules, knowledge bases and what follows from them."""
