@@ -158,8 +158,7 @@ def _sweep_down(
         ways = _ways(step, weights) - FORBIDDEN * (target[:, None] != state[number]).to(last.dtype)
         best = ways.amax(0)
         if choice == "sample":
-            share = torch.exp(ways - best)
-            way = cumulative_choice(share, share.sum(0), generator).long()
+            way = cumulative_choice(torch.exp(ways - best), generator).long()
         else:
             way = first_largest(ways, best).long()
         state[step.first] = last.new_tensor(step.left)[way]

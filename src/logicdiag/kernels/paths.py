@@ -26,6 +26,31 @@ class PathProgram:
     """Whether "no concept at all" is a model: the root is free and no rule forbids it."""
 
 
+def log_weights(
+    program: PathProgram, observed: Bool[Tensor, "n pixels"], flip: Float[Tensor, "n pixels"]
+) -> Float[Tensor, "candidates pixels"]:
+    """The log weight of every leaf's path, and of "nothing" last where it is a model; about -1e30 if not minimal.
+
+    `flip` is the log odds that an output is wrong, log((1 - t) / t).
+    """
+    layout = program.layout
+    truth = observed.to(flip.dtype)
+    full = _full(program, truth)
+    dominated = _dominated(program, truth, full)
+    # a running sum of log r down the tree (fact 4); r belongs to "the concept is on the path"
+    weight = flip * (1 - 2 * truth)
+    for group in layout.groups[1:]:
+        weight[group.rows] += weight[group.parent]
+    leaf_rows = torch.tensor(layout.leaf_rows, device=flip.device)
+    weight = weight[leaf_rows] - FORBIDDEN * dominated[leaf_rows]
+    pruned = [i for i, allowed in enumerate(program.allowed) if not allowed]
+    if pruned:
+        weight[pruned] = -FORBIDDEN
+    if program.nothing:
+        weight = torch.cat([weight, -FORBIDDEN * full[layout.groups[0].rows].amax(0, keepdim=True)])
+    return weight
+
+
 def diagnose(
     program: PathProgram,
     observed: Bool[Tensor, "n pixels"],
@@ -34,33 +59,15 @@ def diagnose(
     generator: torch.Generator | None,
     expected: bool,
 ) -> Taken:
-    """One minimal diagnosis per pixel. `flip` is the log odds that an output is wrong, log((1 - t) / t)."""
-    layout = program.layout
-    truth = observed.to(flip.dtype)
-    full = _full(program, truth)
-    dominated = _dominated(program, truth, full)
-    # log weight of a path: a running sum of log r down the tree (fact 4); r belongs to "the concept is on the path"
-    weight = flip * (1 - 2 * truth)
-    for group in layout.groups[1:]:
-        weight[group.rows] += weight[group.parent]
-    leaf_rows = torch.tensor(layout.leaf_rows, device=flip.device)
-    weight = weight[leaf_rows] - FORBIDDEN * dominated[leaf_rows]
-    pruned = [i for i, ok in enumerate(program.allowed) if not ok]
-    if pruned:
-        weight[pruned] = -FORBIDDEN
-    if program.nothing:
-        weight = torch.cat([weight, -FORBIDDEN * full[layout.groups[0].rows].amax(0, keepdim=True)])
-
+    """One minimal diagnosis per pixel: drawn with `choice="sample"`, else the likeliest."""
+    weight = log_weights(program, observed, flip)
     best = weight.amax(0)
     share = torch.exp(weight - best)
     total = share.sum(0)
-    if choice == "sample":
-        chosen = cumulative_choice(share, total, generator)
-    else:
-        chosen = first_largest(weight, best)
+    chosen = cumulative_choice(share, generator) if choice == "sample" else first_largest(weight, best)
     log_prob = weight.gather(0, chosen[None].long())[0] - best - torch.log(total)
-    revised = _on_path(layout, leaf_rows, chosen)
-    marginal = _expected(layout, leaf_rows, share / total) if expected else None
+    revised = _on_path(program.layout, chosen)
+    marginal = _expected(program.layout, share / total) if expected else None
     return Taken(revised, log_prob, marginal, None)
 
 
@@ -90,18 +97,18 @@ def _dominated(
     return dominated
 
 
-def _on_path(layout: Layout, leaf_rows: Tensor, chosen: Tensor) -> Bool[Tensor, "n pixels"]:
+def _on_path(layout: Layout, chosen: Float[Tensor, " pixels"]) -> Bool[Tensor, "n pixels"]:
     index = torch.arange(len(layout.leaf_rows), device=chosen.device, dtype=chosen.dtype)
     on = torch.empty(len(layout.order), chosen.shape[0], dtype=torch.uint8, device=chosen.device)
-    on[leaf_rows] = (index[:, None] == chosen).view(torch.uint8)
+    on[list(layout.leaf_rows)] = (index[:, None] == chosen).view(torch.uint8)
     for group in reversed(layout.groups[1:]):
         torch.amax(on[group.rows], 0, out=on[group.parent])
     return on.view(torch.bool)
 
 
-def _expected(layout: Layout, leaf_rows: Tensor, share: Tensor) -> Float[Tensor, "n pixels"]:
+def _expected(layout: Layout, share: Float[Tensor, "candidates pixels"]) -> Float[Tensor, "n pixels"]:
     expected = share.new_empty(len(layout.order), share.shape[1])
-    expected[leaf_rows] = share[: len(layout.leaf_rows)]
+    expected[list(layout.leaf_rows)] = share[: len(layout.leaf_rows)]
     for group in reversed(layout.groups[1:]):
         torch.sum(expected[group.rows], 0, out=expected[group.parent])
     return expected

@@ -26,19 +26,19 @@ class Taken:
 
 
 def cumulative_choice(
-    share: Float[Tensor, "candidates pixels"], total: Float[Tensor, " pixels"], generator: torch.Generator | None
+    share: Float[Tensor, "candidates pixels"], generator: torch.Generator | None
 ) -> Float[Tensor, " pixels"]:
-    """A draw per pixel with probability share / total, from one uniform number each: the index, as a float.
+    """A draw per pixel with probability proportional to its share, from one uniform number each: the index, as a float.
 
     A candidate with share 0 is never drawn: the first one whose running sum exceeds the draw has a positive share.
     """
-    uniform = torch.rand(total.shape, generator=generator, dtype=total.dtype, device=total.device)
     sums = share.clone()
     running = sums.unbind(0)
     for before, after in pairwise(running):
         after += before  # in place; torch.cumsum along rows is several times slower on a CPU
-    below = torch.nextafter(sums[-1], torch.zeros_like(total))
-    draw = torch.minimum(uniform * sums[-1], below)
+    total = running[-1]
+    uniform = torch.rand(total.shape, generator=generator, dtype=total.dtype, device=total.device)
+    draw = torch.minimum(uniform * total, torch.nextafter(total, torch.zeros_like(total)))
     return share.shape[0] - (sums > draw).to(share.dtype).sum(0)
 
 

@@ -1,0 +1,184 @@
+"""KnowledgeBase -> a compiled program, once; applied to any number of pixels afterwards.
+
+    C, D and E together      paths      one sweep up and down the tree, user rules included
+    any other families       automaton  a few states per node, one per independent component
+    tangled user rules       search     exact search per pattern, where an automaton would grow too large
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from ..errors import ContradictionError
+from ..kernels import automaton as automata
+from ..kernels import paths
+from ..kernels.automaton import Automaton
+from ..kernels.layout import Layout
+from ..kernels.paths import PathProgram
+from ..kernels.taken import FORBIDDEN, Taken
+from .automaton import TooLarge, build
+from .enumerate import Weighted, count, enumerate_diagnoses, likeliest
+from .formula import Formula, atoms
+from .hierarchy import ROOT
+from .knowledge import KnowledgeBase
+from .search import Search
+
+WORK = 1_000_000
+"""Units of work after which an automaton is given up for a search."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """A knowledge base made ready: independent parts, each a way to diagnose some of the rows."""
+
+    layout: Layout
+    parts: tuple[PathProgram | Automaton | Search, ...]
+
+    @property
+    def floats_per_pixel(self) -> int:
+        """About how many numbers a pixel occupies while it is worked on."""
+        n = len(self.layout.order)
+        held = [sum(step.states for step in part.steps) for part in self.parts if isinstance(part, Automaton)]
+        return 14 * n + max(held, default=0)
+
+    def diagnose(
+        self,
+        observed: Bool[Tensor, "n pixels"],
+        flip: Float[Tensor, "n pixels"],
+        choice: str,
+        generator: torch.Generator | None = None,
+        expected: bool = False,
+        budget: int = 1024,
+    ) -> Taken:
+        """One minimal diagnosis per pixel, over all parts: flips add up, and so do log probabilities."""
+        if len(self.parts) == 1 and isinstance(self.parts[0], PathProgram):
+            return paths.diagnose(self.parts[0], observed, flip, choice, generator, expected)
+        whole = Taken(observed.clone(), flip.new_zeros(flip.shape[1]), observed.to(flip.dtype) if expected else None, None)
+        for part in self.parts:
+            if isinstance(part, Automaton):
+                taken = automata.diagnose(part, observed, flip, choice, generator, expected)
+            else:
+                assert isinstance(part, Search)
+                taken = part.diagnose(observed, flip, choice, generator, expected, budget)
+            rows = list(part.rows)
+            whole.revised[rows] = taken.revised[rows]
+            whole.log_prob += taken.log_prob
+            if whole.expected is not None and taken.expected is not None:
+                whole.expected[rows] = taken.expected[rows]
+            if taken.exhaustive is not None:
+                whole.exhaustive = taken.exhaustive if whole.exhaustive is None else whole.exhaustive & taken.exhaustive
+        return whole
+
+    def count(self, observed: Sequence[bool]) -> int | None:
+        """How many minimal diagnoses one observation (in row order) has; None if a search would have to find out."""
+        total = 1
+        for part in self.parts:
+            if isinstance(part, Search):
+                return None
+            total *= count(part, observed) if isinstance(part, Automaton) else len(_paths(part, observed, [0.0] * len(observed)))
+        return total
+
+    def enumerate(self, observed: Sequence[bool], flip: Sequence[float], budget: int | None) -> tuple[list[Weighted], bool]:
+        """The minimal diagnoses of one observation, likeliest first, and whether they are all of them."""
+        found: list[Weighted] = [(0.0, 0)]
+        complete = True
+        for part in self.parts:
+            more, all_of_them = self._enumerate_part(part, observed, flip, budget)
+            complete &= all_of_them and (budget is None or len(found) * len(more) <= budget)
+            found = likeliest([(found, more)], budget)
+        return found, complete
+
+    def _enumerate_part(
+        self, part: PathProgram | Automaton | Search, observed: Sequence[bool], flip: Sequence[float], budget: int | None
+    ) -> tuple[list[Weighted], bool]:
+        if isinstance(part, Search):
+            return part.enumerate(observed, flip, budget)
+        if isinstance(part, PathProgram):
+            found = _paths(part, observed, flip)
+            return found[:budget], budget is None or len(found) <= budget
+        found = enumerate_diagnoses(part, observed, flip, budget)
+        return found, budget is None or len(found) < budget or count(part, observed) <= budget
+
+
+def compile_knowledge(kb: KnowledgeBase, work: int = WORK) -> Program:
+    """The program of a knowledge base; a contradiction is an error that names a smallest set of rules."""
+    h = kb.hierarchy
+    layout = Layout.of(h.parents)
+    if kb.families == "CDE":
+        labels = torch.zeros(len(h.leaves) + 1, len(h), dtype=torch.bool)
+        for number, leaf in enumerate(h.leaf_indices):
+            labels[number, list(h.path_indices(leaf))] = True
+        *allowed, nothing = kb.is_consistent(labels).tolist()
+        if not any(allowed) and not nothing:
+            raise _contradiction(kb)
+        return Program(layout, (PathProgram(layout, tuple(allowed), nothing),))
+    parts: list[Automaton | Search] = []
+    for nodes, bodies in _components(kb):
+        try:
+            automaton = build(kb, nodes, bodies, layout.row_of, work)
+        except TooLarge:
+            search = Search.over(kb, nodes, bodies, layout)
+            if search.is_contradiction():
+                raise _contradiction(kb) from None
+            parts.append(search)
+            continue
+        if not automaton.steps:
+            raise _contradiction(kb)
+        parts.append(automaton)
+    return Program(layout, tuple(parts))
+
+
+def _components(kb: KnowledgeBase) -> Iterator[tuple[list[int], list[Formula]]]:
+    """Nodes that no rule connects with others, and the rules that speak of them; free nodes are left out."""
+    parent_of = list(range(len(kb.hierarchy)))
+
+    def find(node: int) -> int:
+        while parent_of[node] != node:
+            parent_of[node] = parent_of[parent_of[node]]
+            node = parent_of[node]
+        return node
+
+    bodies = [(rule.body, [kb.hierarchy.index(name) for name in atoms(rule.body)]) for rule in kb.rules if rule.body]
+    linked: list[tuple[int, ...]] = [tuple(nodes) for _, nodes in bodies]
+    bound = {node for nodes in linked for node in nodes}
+    for parent, kids in kb.groups:
+        if parent != ROOT and ("C" in kb.families or "D" in kb.families):
+            linked.append((parent, *kids))
+        elif ("E" in kb.families and len(kids) > 1) or (parent == ROOT and kb.root_holds):
+            linked.append(kids)
+    for nodes in linked:
+        bound.update(nodes)
+        for node in nodes[1:]:
+            parent_of[find(node)] = find(nodes[0])
+    members: dict[int, list[int]] = {}
+    for node in sorted(bound):
+        members.setdefault(find(node), []).append(node)
+    for top, group in members.items():
+        yield group, [body for body, nodes in bodies if find(nodes[0]) == top]
+
+
+def _paths(program: PathProgram, observed: Sequence[bool], flip: Sequence[float]) -> list[Weighted]:
+    column = torch.tensor(list(observed))[:, None]
+    weights = paths.log_weights(program, column, torch.tensor(list(flip), dtype=torch.float64)[:, None])[:, 0].tolist()
+    was = sum(1 << row for row, value in enumerate(observed) if value)
+    found = []
+    for candidate, weight in enumerate(weights):
+        if weight > -FORBIDDEN / 2:
+            mask, row = 0, program.layout.leaf_rows[candidate] if candidate < len(program.allowed) else ROOT
+            while row != ROOT:
+                mask |= 1 << row
+                row = program.layout.parents[row]
+            flips = was ^ mask
+            found.append((sum(f for r, f in enumerate(flip) if flips >> r & 1), flips))
+    return likeliest([(found, [(0.0, 0)])], None)
+
+
+def _contradiction(kb: KnowledgeBase) -> ContradictionError:
+    from .lint import smallest_contradiction
+
+    return ContradictionError(smallest_contradiction(kb) or ())
