@@ -13,6 +13,7 @@ above. `docs/semantics.md` proves that what is left at the end are the minimal d
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import reduce
@@ -118,6 +119,16 @@ class _Builder:
         self._grow(Join(first.step, second.step, left, right, target), len(pairs))
         return _Part(len(self.steps) - 1, list(ways), covers)
 
+    def joined(self, parts: list[_Part], combine: Combine) -> _Part:
+        """All parts, the two smallest first each time: a shallow tree, and few joins carry undecided rules."""
+        heap = [(len(part.states), part.step, part) for part in parts]
+        heapq.heapify(heap)
+        while len(heap) > 1:
+            one, other = heapq.heappop(heap)[2], heapq.heappop(heap)[2]
+            part = self.join(one, other, combine)
+            heapq.heappush(heap, (len(part.states), part.step, part))
+        return heap[0][2]
+
     def _combine(self, a: Signature, b: Signature, combine: Combine, covers: frozenset[str]) -> Signature | None:
         fits, value = combine(a[0], b[0])
         if not fits:
@@ -184,8 +195,7 @@ def build(kb: KnowledgeBase, nodes: Iterable[int], bodies: list[Formula], row_of
     loose: list[_Part] = []
     for parent in range(len(h) - 1, ROOT - 1, -1):  # children stand after their parents
         kids = [done.pop(kid) for kid in h.group(parent) if kid in done]
-        kids.sort(key=lambda part: len(part.states))  # what carries undecided rules comes last, so few joins carry it
-        group = reduce(lambda one, other: builder.join(one, other, siblings), kids) if kids else None
+        group = builder.joined(kids, siblings) if kids else None
         if parent in members:
             linked = group is not None and (composes or decomposes)
             own = builder.observe(parent, seen(parent) or linked)

@@ -43,8 +43,8 @@ class Program:
     def floats_per_pixel(self) -> int:
         """About how many numbers a pixel occupies while it is worked on."""
         n = len(self.layout.order)
-        held = [sum(step.states for step in part.steps) for part in self.parts if isinstance(part, Automaton)]
-        return 14 * n + max(held, default=0)
+        held = [part.schedule.height for part in self.parts if isinstance(part, Automaton)]
+        return 14 * n + 4 * max(held, default=0)
 
     def diagnose(
         self,
