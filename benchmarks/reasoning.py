@@ -34,7 +34,9 @@ MOST = 200
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent.parent / "docs" / "performance" / "reasoning.md")
+    parser.add_argument(
+        "--out", type=Path, default=Path(__file__).parent.parent / "docs" / "performance" / "reasoning.md"
+    )
     args = parser.parse_args()
     torch.manual_seed(0)
     side, patterns = (129, 20) if args.quick else (513, 60)
@@ -55,7 +57,16 @@ def main() -> None:
 
 def _against_others(side: int, patterns: int) -> list[str]:
     table = [
-        ("knowledge base", "nodes", "ours us/px", "PySAT us/px", "PySAT / ours", "all models us/px", "/ ours", "extra memory"),
+        (
+            "knowledge base",
+            "nodes",
+            "ours us/px",
+            "PySAT us/px",
+            "PySAT / ours",
+            "all models us/px",
+            "/ ours",
+            "extra memory",
+        ),
     ]
     for title, kb in _knowledge_bases():
         h = kb.hierarchy
@@ -121,7 +132,8 @@ def _tree(nodes: int) -> ld.Hierarchy:
         stack += [i for i in reversed(range(nodes)) if parents[i] == order[-1]]
     place = {old: new for new, old in enumerate(order)}
     return ld.Hierarchy(
-        tuple(f"n{i}" for i in range(nodes)), tuple(place[parents[old]] if parents[old] >= 0 else -1 for old in order)
+        tuple(f"n{i}" for i in range(nodes)),
+        tuple(place[parents[old]] if parents[old] >= 0 else -1 for old in order),
     )
 
 

@@ -16,12 +16,13 @@ from .errors import (
     ProbabilityError,
     RuleError,
 )
-from .logic.diagnosis import Diagnoser, Diagnoses, Diagnosis, Result
+from .logic.diagnosis import Diagnoser, Diagnoses, Diagnosis
 from .logic.explain import Explanation
 from .logic.formula import Rule
 from .logic.hierarchy import Hierarchy
 from .logic.knowledge import KnowledgeBase
 from .logic.parser import parse, parse_file
+from .logic.repair import Result
 from .logic.truth import TruthMeter
 
 __version__ = "0.1.0"

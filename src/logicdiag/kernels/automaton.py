@@ -4,13 +4,13 @@
 the summed weight of all partial diagnoses that end in the state. One sweep up gives the normaliser, one sweep down a draw,
 the likeliest, or the marginals. Steps that do not wait for each other form a wave and are worked on together.
 
-Weights are plain products where they cannot leave the range of float64, which is nearly always and fast; a pixel for which
-they could is worked on in logarithms.
+Weights are plain products of float32 where these cannot leave their range, which is nearly always; else of float64; and
+where even those could, a pixel is worked on in logarithms.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from .taken import FORBIDDEN, Taken
+from .taken import FORBIDDEN, Taken, uniform
 
 KEEP_FALSE, FLIP_FALSE, KEEP_TRUE, FLIP_TRUE = range(4)
 """What was observed at a node, and whether the diagnosis flips it."""
@@ -45,7 +45,9 @@ class Observe:
     def ways(self, observed: bool) -> list[tuple[int, bool]]:
         """(state, whether the node is flipped there) for one observation; a state appears once at most."""
         kinds = (KEEP_TRUE, FLIP_TRUE) if observed else (KEEP_FALSE, FLIP_FALSE)
-        return [(state, kind in (FLIP_FALSE, FLIP_TRUE)) for kind in kinds if (state := self.state_of[kind]) is not None]
+        return [
+            (state, kind in (FLIP_FALSE, FLIP_TRUE)) for kind in kinds if (state := self.state_of[kind]) is not None
+        ]
 
 
 @dataclass(frozen=True)
@@ -102,6 +104,20 @@ class Wave:
     @property
     def steps(self) -> int:
         return 1 + max(self.step)
+
+    @cached_property
+    def _on_device(self) -> dict[torch.device, tuple[list[Tensor], list[Tensor], Tensor]]:
+        return {}
+
+    def indices(self, device: torch.device) -> tuple[list[Tensor], list[Tensor], Tensor]:
+        """`left`, `right` and `step` as tensors."""
+        if device not in self._on_device:
+            self._on_device[device] = (
+                [torch.tensor(rows, device=device) for rows in self.left],
+                [torch.tensor(rows, device=device) for rows in self.right],
+                torch.tensor(self.step, device=device),
+            )
+        return self._on_device[device]
 
 
 @dataclass(frozen=True)
@@ -203,8 +219,8 @@ PRODUCTS = Arithmetic(torch.mul, torch.add, one=1.0, zero=0.0)
 LOGARITHMS = Arithmetic(torch.add, torch.logaddexp, one=0.0, zero=-FORBIDDEN)
 LIKELIEST = Arithmetic(torch.add, torch.maximum, one=0.0, zero=-FORBIDDEN)
 
-IN_RANGE = 600.0
-"""Bound on |log| of every product, within which float64 products neither overflow nor vanish."""
+IN_RANGE = ((torch.float32, 160.0), (torch.float64, 1300.0))
+"""Bounds on the log of largest over smallest product, within which products neither overflow nor vanish."""
 
 Buffer = Float[Tensor, "states pixels"]
 
@@ -219,25 +235,41 @@ def diagnose(
 ) -> Taken:
     """As `paths.diagnose`, for the rows of this automaton; other rows are left as observed."""
     rows = list(automaton.rows)
-    truth, cost = observed[rows].double(), flip[rows].double()
-    in_range = (cost.abs() + 0.7).sum(0) < IN_RANGE
-    if in_range.all():
-        flips, log_prob, share = _diagnose_rows(automaton, truth, cost, PRODUCTS, choice, generator, expected)
-    else:
-        flips, log_prob, share = torch.empty_like(cost), torch.empty_like(cost[0]), torch.empty_like(cost)
-        for arithmetic, where in ((PRODUCTS, in_range), (LOGARITHMS, ~in_range)):
-            pixels = where.nonzero()[:, 0]
-            some = _diagnose_rows(automaton, truth[:, pixels], cost[:, pixels], arithmetic, choice, generator, expected)
-            flips[:, pixels], log_prob[pixels] = some[0].double(), some[1]
-            if expected:
-                share[:, pixels] = some[2]
-    revised = observed.clone()
-    revised[rows] ^= flips > 0.5
-    marginal = None
-    if expected:
-        marginal = observed.to(flip.dtype)
-        marginal[rows] = (truth + share * (1 - 2 * truth)).to(flip.dtype)
-    return Taken(revised, log_prob.to(flip.dtype), marginal, None)
+    cost, revised, log_prob = flip[rows], observed.clone(), flip.new_empty(flip.shape[1])
+    marginal = observed.to(flip.dtype) if expected else None
+    for pixels, dtype, arithmetic in _tiers(cost):
+        truth = observed[rows][:, pixels].to(dtype)
+        flips, taken, share = _diagnose_rows(
+            automaton, truth, cost[:, pixels].to(dtype), arithmetic, choice, generator, expected
+        )
+        log_prob[pixels] = taken.to(flip.dtype)
+        revised[rows] = _put(revised[rows], pixels, (truth != flips))
+        if marginal is not None:
+            marginal[rows] = _put(marginal[rows], pixels, (truth + share * (1 - 2 * truth)).to(flip.dtype))
+    return Taken(revised, log_prob, marginal, None)
+
+
+def _tiers(cost: Float[Tensor, "rows pixels"]) -> Iterator[tuple[Tensor | slice, torch.dtype, Arithmetic]]:
+    """Which pixels are worked on in which arithmetic; at least in the precision they came in."""
+    spread = torch.nn.functional.softplus(cost.abs()).sum(0)
+    done = torch.zeros_like(spread, dtype=torch.bool)
+    for dtype, most in IN_RANGE:
+        if cost.dtype == torch.float64 and dtype != torch.float64:
+            continue
+        here = (spread < most) & ~done
+        if here.all():
+            yield slice(None), dtype, PRODUCTS
+            return
+        if here.any():
+            yield here.nonzero()[:, 0], dtype, PRODUCTS
+        done |= here
+    if not done.all():
+        yield (~done).nonzero()[:, 0], torch.float64, LOGARITHMS
+
+
+def _put(into: Tensor, pixels: Tensor | slice, values: Tensor) -> Tensor:
+    into[:, pixels] = values
+    return into
 
 
 def _diagnose_rows(
@@ -251,14 +283,14 @@ def _diagnose_rows(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """1 where a row is flipped; the log probability of that; the probability that a row is flipped, if wanted."""
     schedule = automaton.schedule
-    weights = _sweep_up(schedule, truth, flip, arithmetic)
+    weights, scale = _sweep_up(schedule, truth, flip, arithmetic)
     total = weights[schedule.final]
     if arithmetic is PRODUCTS:
-        total = torch.log(total)
+        total = torch.log(total) + scale
     if choice == "sample":
         on = _sweep_down(schedule, weights, arithmetic, generator)
     else:
-        on = _follow_best(schedule, _sweep_up(schedule, truth, flip, LIKELIEST))
+        on = _follow_best(schedule, _sweep_up(schedule, truth, flip, LIKELIEST)[0])
     flips = _flipped(schedule, on)
     share = _flipped(schedule, _marginals(schedule, weights, arithmetic)) if expected else flips
     return flips, (flips * flip).sum(0) - total, share
@@ -270,17 +302,20 @@ def _flipped(schedule: Schedule, on: Buffer) -> Float[Tensor, "rows pixels"]:
     return kinds[:, FLIP_FALSE] + kinds[:, FLIP_TRUE]
 
 
-def _sweep_up(schedule: Schedule, truth: Tensor, flip: Tensor, arithmetic: Arithmetic) -> Buffer:
-    """The weight of every state."""
+def _sweep_up(schedule: Schedule, truth: Tensor, flip: Tensor, arithmetic: Arithmetic) -> tuple[Buffer, Tensor]:
+    """The weight of every state; for products, the log of the factor they were divided by."""
     weights = flip.new_full((schedule.height, flip.shape[1]), arithmetic.zero)
     weights[0] = arithmetic.one
     base = weights[1 : 1 + 4 * schedule.nodes].view(schedule.nodes, 4, -1)
+    scale = torch.zeros_like(flip)
     if arithmetic is PRODUCTS:
-        ratio = torch.exp(flip)
-        torch.sub(1, truth, out=base[:, KEEP_FALSE])
-        torch.mul(base[:, KEEP_FALSE], ratio, out=base[:, FLIP_FALSE])
-        base[:, KEEP_TRUE] = truth
-        torch.mul(truth, ratio, out=base[:, FLIP_TRUE])
+        # halfway between the least and the most that a node can contribute: products stay as near to 1 as they can
+        scale = (torch.nn.functional.softplus(flip) + flip.clamp(max=0)).mul_(0.5)
+        keep, change = torch.exp(-scale), torch.exp(flip - scale)
+        torch.mul(keep, truth, out=base[:, KEEP_TRUE])
+        torch.sub(keep, base[:, KEEP_TRUE], out=base[:, KEEP_FALSE])
+        torch.mul(change, truth, out=base[:, FLIP_TRUE])
+        torch.sub(change, base[:, FLIP_TRUE], out=base[:, FLIP_FALSE])
     else:
         torch.mul(truth, -FORBIDDEN, out=base[:, KEEP_FALSE])
         torch.add(base[:, KEEP_FALSE], flip, out=base[:, FLIP_FALSE])
@@ -290,15 +325,22 @@ def _sweep_up(schedule: Schedule, truth: Tensor, flip: Tensor, arithmetic: Arith
         for way, count in _ways(wave, weights, arithmetic):
             states = weights[wave.start : wave.start + count]
             arithmetic.plus(states, way, out=states)
-    return weights
+    return weights, scale.sum(0)
 
 
-def _ways(wave: Wave, weights: Buffer, arithmetic: Arithmetic):  # type: ignore[no-untyped-def]
+def _ways(wave: Wave, weights: Buffer, arithmetic: Arithmetic) -> Iterator[tuple[Tensor, int]]:
     """The weight of each state's first way, then of each second one, and so on; and how many states have one."""
-    for left, right in zip(wave.left, wave.right, strict=True):
-        way = weights.index_select(0, torch.tensor(left, device=weights.device))
-        other = weights.index_select(0, torch.tensor(right, device=weights.device))
-        yield arithmetic.times(way, other, out=way), len(left)
+    lefts, rights, _ = wave.indices(weights.device)
+    for left, right in zip(lefts, rights, strict=True):
+        way = weights.index_select(0, left)
+        yield arithmetic.times(way, weights.index_select(0, right), out=way), len(left)
+
+
+def _shares(wave: Wave, weights: Buffer) -> Iterator[tuple[Tensor, int]]:
+    """As `_ways`, from logarithms: each way's share of its state; exactly 0 for a way that is no diagnosis."""
+    for way, count in _ways(wave, weights, LOGARITHMS):
+        live = way > -FORBIDDEN / 2
+        yield torch.exp((way - weights[wave.start : wave.start + count]).clamp_(-700, 0)).mul_(live), count
 
 
 def _sweep_down(
@@ -309,49 +351,40 @@ def _sweep_down(
     The running sum over the ways of a state repeats the additions of the sweep up, so it ends at exactly the same number;
     the draw is below it, and the way at which the sum first exceeds the draw has a positive weight.
     """
-    on = torch.zeros(weights.shape, dtype=torch.float32, device=weights.device)
+    on = torch.zeros_like(weights)
     on[schedule.final] = 1
     for wave in reversed(schedule.waves):
-        shape = (wave.steps, weights.shape[1])
-        draw = torch.rand(shape, generator=generator, dtype=torch.float32, device=weights.device).double()
-        draw = draw.index_select(0, torch.tensor(wave.step, device=weights.device))
-        total = weights[wave.start : wave.stop]
-        if arithmetic is LOGARITHMS:
+        draw = uniform((wave.steps, weights.shape[1]), weights, generator).index_select(
+            0, wave.indices(weights.device)[2]
+        )
+        if arithmetic is PRODUCTS:
+            draw *= weights[wave.start : wave.stop]
+            ways = _ways(wave, weights, PRODUCTS)
+        else:
             total = torch.zeros_like(draw)
             for way, count in _shares(wave, weights):
                 total[:count] += way
-        draw *= total
+            draw *= total
+            ways = _shares(wave, weights)
         running = torch.zeros_like(draw)
-        open_until = on[wave.start : wave.stop].clone()
-        for k, (way, count) in enumerate(
-            _ways(wave, weights, arithmetic) if arithmetic is PRODUCTS else _shares(wave, weights)
-        ):
+        waiting = on[wave.start : wave.stop].clone()
+        for k, (way, count) in enumerate(ways):
             running[:count] += way
-            still_open = torch.le(running[:count], draw[:count], out=torch.empty_like(open_until[:count]))
-            still_open *= open_until[:count]
-            taken = open_until[:count] - still_open
-            open_until[:count] = still_open
+            taken = torch.gt(running[:count], draw[:count], out=way).mul_(waiting[:count])
+            waiting[:count] -= taken
             _pass_on(on, wave, k, taken)
     return on
 
 
-def _shares(wave: Wave, weights: Buffer):  # type: ignore[no-untyped-def]
-    """As `_ways`, from logarithms: each way's share of its state; exactly 0 for a way that is no diagnosis."""
-    for way, count in _ways(wave, weights, LOGARITHMS):
-        live = way > -FORBIDDEN / 2
-        yield torch.exp((way - weights[wave.start : wave.start + count]).clamp_(-700, 0)).mul_(live), count
-
-
 def _follow_best(schedule: Schedule, weights: Buffer) -> Buffer:
     """1 at every state of the likeliest run; of equal ways, the first."""
-    on = torch.zeros(weights.shape, dtype=torch.float32, device=weights.device)
+    on = torch.zeros_like(weights)
     on[schedule.final] = 1
     for wave in reversed(schedule.waves):
-        open_until = on[wave.start : wave.stop].clone()
+        waiting = on[wave.start : wave.stop].clone()
         for k, (way, count) in enumerate(_ways(wave, weights, LIKELIEST)):
-            taken = torch.eq(way, weights[wave.start : wave.start + count], out=torch.empty_like(open_until[:count]))
-            taken *= open_until[:count]
-            open_until[:count] -= taken
+            taken = torch.eq(way, weights[wave.start : wave.start + count], out=way).mul_(waiting[:count])
+            waiting[:count] -= taken
             _pass_on(on, wave, k, taken)
     return on
 
@@ -361,16 +394,15 @@ def _marginals(schedule: Schedule, weights: Buffer, arithmetic: Arithmetic) -> B
     on = torch.zeros_like(weights)
     on[schedule.final] = 1
     for wave in reversed(schedule.waves):
-        for k, (way, count) in enumerate(
-            _ways(wave, weights, arithmetic) if arithmetic is PRODUCTS else _shares(wave, weights)
-        ):
-            share = way
+        ways = _ways(wave, weights, PRODUCTS) if arithmetic is PRODUCTS else _shares(wave, weights)
+        for k, (way, count) in enumerate(ways):
             if arithmetic is PRODUCTS:
-                share = (way / weights[wave.start : wave.start + count]).nan_to_num_(0.0)
-            _pass_on(on, wave, k, share * on[wave.start : wave.start + count])
+                way = (way / weights[wave.start : wave.start + count]).nan_to_num_(0.0)
+            _pass_on(on, wave, k, way * on[wave.start : wave.start + count])
     return on
 
 
 def _pass_on(on: Buffer, wave: Wave, k: int, taken: Tensor) -> None:
-    on.index_add_(0, torch.tensor(wave.left[k], device=on.device), taken)
-    on.index_add_(0, torch.tensor(wave.right[k], device=on.device), taken)
+    lefts, rights, _ = wave.indices(on.device)
+    on.index_add_(0, lefts[k], taken)
+    on.index_add_(0, rights[k], taken)

@@ -62,7 +62,10 @@ def diagnose(
     """One minimal diagnosis per pixel: drawn with `choice="sample"`, else the likeliest."""
     weight = log_weights(program, observed, flip)
     best = weight.amax(0)
-    share = torch.exp(weight - best)
+    # clamped first, because exp() of very large negative numbers is slow on a CPU; what is no diagnosis gets exactly 0
+    share = torch.exp((weight - best).clamp_(min=-80)).mul_(
+        torch.gt(weight, -FORBIDDEN / 2, out=torch.empty_like(weight))
+    )
     total = share.sum(0)
     chosen = cumulative_choice(share, generator) if choice == "sample" else first_largest(weight, best)
     log_prob = weight.gather(0, chosen[None].long())[0] - best - torch.log(total)

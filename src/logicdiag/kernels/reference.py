@@ -48,7 +48,9 @@ def models(n: int, consistent: Callable[[Label], bool]) -> list[Label]:
 
 def minimal_diagnoses(observed: Label, all_models: Iterable[Label]) -> set[frozenset[int]]:
     """The subset-minimal sets of outputs whose flipping satisfies the rules (Eq. diagnosis, fact 1)."""
-    flips = {frozenset(i for i, (o, m) in enumerate(zip(observed, model, strict=True)) if o != m) for model in all_models}
+    flips = {
+        frozenset(i for i, (o, m) in enumerate(zip(observed, model, strict=True)) if o != m) for model in all_models
+    }
     return {one for one in flips if not any(other < one for other in flips)}
 
 

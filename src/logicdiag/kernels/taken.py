@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -9,9 +10,12 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-
 FORBIDDEN = 1e30
 """Subtracted from the log weight of what is no minimal diagnosis: past any sum of log ratios, and exp() of it is 0."""
+
+
+BELOW_ONE = 1 - 2.0**-22
+"""Draws are kept at or below this, so that a draw times a sum is less than the sum after rounding, in float32 too."""
 
 
 @dataclass
@@ -37,12 +41,19 @@ def cumulative_choice(
     for before, after in pairwise(running):
         after += before  # in place; torch.cumsum along rows is several times slower on a CPU
     total = running[-1]
-    uniform = torch.rand(total.shape, generator=generator, dtype=total.dtype, device=total.device)
-    draw = torch.minimum(uniform * total, torch.nextafter(total, torch.zeros_like(total)))
-    return share.shape[0] - (sums > draw).to(share.dtype).sum(0)
+    draw = uniform(total.shape, total, generator) * total
+    return share.shape[0] - torch.gt(sums, draw, out=sums).sum(0)
 
 
-def first_largest(weight: Float[Tensor, "candidates pixels"], best: Float[Tensor, " pixels"]) -> Float[Tensor, " pixels"]:
+def uniform(shape: Sequence[int], like: Tensor, generator: torch.Generator | None) -> Tensor:
+    drawn = torch.rand(shape, generator=generator, dtype=torch.float32, device=like.device)
+    return drawn.clamp_(max=BELOW_ONE).to(like.dtype)
+
+
+def first_largest(
+    weight: Float[Tensor, "candidates pixels"], best: Float[Tensor, " pixels"]
+) -> Float[Tensor, " pixels"]:
     """The index of the first candidate that reaches `best`, the largest weight, as a float."""
     index = torch.arange(weight.shape[0], device=weight.device, dtype=weight.dtype)
-    return ((weight < best).to(weight.dtype) * weight.shape[0] + index[:, None]).amin(0)
+    worse = torch.lt(weight, best, out=torch.empty_like(weight))  # as floats: several times faster than through bool
+    return worse.mul_(weight.shape[0]).add_(index[:, None]).amin(0)

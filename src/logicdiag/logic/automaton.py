@@ -165,7 +165,9 @@ class _Builder:
             raise TooLarge
 
 
-def build(kb: KnowledgeBase, nodes: Iterable[int], bodies: list[Formula], row_of: tuple[int, ...], limit: int) -> Automaton:
+def build(
+    kb: KnowledgeBase, nodes: Iterable[int], bodies: list[Formula], row_of: tuple[int, ...], limit: int
+) -> Automaton:
     """The automaton of one independent component: some nodes, and the per-pixel rules that speak of them.
 
     Raises `TooLarge` past `limit` units of work; returns an automaton without steps if no label satisfies the rules.

@@ -40,7 +40,11 @@ def blocks(nodes_first: Tensor, size: int) -> Iterator[Block]:
         lead_dims += 1
     pixel_shape = nodes_first.shape[1:]
     inner = pixel_shape[lead_dims:].numel()
-    for lead in torch.cartesian_prod(*map(torch.arange, pixel_shape[:lead_dims])).view(-1, lead_dims).tolist() if lead_dims else [()]:
+    for lead in (
+        torch.cartesian_prod(*map(torch.arange, pixel_shape[:lead_dims])).view(-1, lead_dims).tolist()
+        if lead_dims
+        else [()]
+    ):
         for start in range(0, inner, size):
             yield Block(tuple(lead), slice(start, min(start + size, inner)))
 
@@ -65,8 +69,7 @@ def check_shape(probs: Tensor, dim: int, hierarchy: Hierarchy, valid: Tensor | N
         other = [d for d, size in enumerate(shape) if size == n]
         text = f" (dimension {other[0]} has {n}: pass dim={other[0]})" if other else ""
         raise ProbabilityError(
-            f"the probabilities have {shape[dim]} channels in dimension {dim}, "
-            f"{hierarchy.title} has {n} concepts{text}"
+            f"the probabilities have {shape[dim]} channels in dimension {dim}, {hierarchy.title} has {n} concepts{text}"
         )
     if valid is not None:
         pixels = shape[: dim % len(shape)] + shape[dim % len(shape) + 1 :]

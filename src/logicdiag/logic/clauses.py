@@ -32,7 +32,9 @@ def rule_clauses(name: str, body: Formula) -> set[Clause]:
     try:
         return _clauses(body, True)
     except _TooMany:
-        raise LogicDiagError(f"rule {name!r} expands to more than {MOST} clauses; split it into several rules") from None
+        raise LogicDiagError(
+            f"rule {name!r} expands to more than {MOST} clauses; split it into several rules"
+        ) from None
 
 
 def family_clauses(kb: KnowledgeBase) -> Iterator[tuple[str, Clause]]:
@@ -41,7 +43,10 @@ def family_clauses(kb: KnowledgeBase) -> Iterator[tuple[str, Clause]]:
     for parent, kids in kb.groups:
         if parent != ROOT and "C" in kb.families:
             for kid in kids:
-                yield f"C: {names[kid]} -> {names[parent]}", frozenset({(names[kid], False), (names[parent], True)})
+                yield (
+                    f"C: {names[kid]} -> {names[parent]}",
+                    frozenset({(names[kid], False), (names[parent], True)}),
+                )
         if "D" in kb.families and (parent != ROOT or kb.root_holds):
             some = {(names[kid], True) for kid in kids}
             owner = set() if parent == ROOT else {(names[parent], False)}
@@ -51,7 +56,10 @@ def family_clauses(kb: KnowledgeBase) -> Iterator[tuple[str, Clause]]:
         for _, kids in kb.groups:
             for i, kid in enumerate(kids):
                 for other in kids[i + 1 :]:
-                    yield f"E: {names[kid]} -> ~{names[other]}", frozenset({(names[kid], False), (names[other], False)})
+                    yield (
+                        f"E: {names[kid]} -> ~{names[other]}",
+                        frozenset({(names[kid], False), (names[other], False)}),
+                    )
 
 
 def _clauses(formula: Formula, value: bool) -> set[Clause]:

@@ -1,8 +1,8 @@
 """KnowledgeBase -> a compiled program, once; applied to any number of pixels afterwards.
 
-    C, D and E together      paths      one sweep up and down the tree, user rules included
-    any other families       automaton  a few states per node, one per independent component
-    tangled user rules       search     exact search per pattern, where an automaton would grow too large
+C, D and E together      paths      one sweep up and down the tree, user rules included
+any other families       automaton  a few states per node, one per independent component
+tangled user rules       search     exact search per pattern, where an automaton would grow too large
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Program:
         """About how many numbers a pixel occupies while it is worked on."""
         n = len(self.layout.order)
         held = [part.schedule.height for part in self.parts if isinstance(part, Automaton)]
-        return 14 * n + 4 * max(held, default=0)
+        return 14 * n + 2 * max(held, default=0)
 
     def diagnose(
         self,
@@ -58,7 +58,12 @@ class Program:
         """One minimal diagnosis per pixel, over all parts: flips add up, and so do log probabilities."""
         if len(self.parts) == 1 and isinstance(self.parts[0], PathProgram):
             return paths.diagnose(self.parts[0], observed, flip, choice, generator, expected)
-        whole = Taken(observed.clone(), flip.new_zeros(flip.shape[1]), observed.to(flip.dtype) if expected else None, None)
+        whole = Taken(
+            observed.clone(),
+            flip.new_zeros(flip.shape[1]),
+            observed.to(flip.dtype) if expected else None,
+            None,
+        )
         for part in self.parts:
             if isinstance(part, Automaton):
                 taken = automata.diagnose(part, observed, flip, choice, generator, expected)
@@ -80,10 +85,16 @@ class Program:
         for part in self.parts:
             if isinstance(part, Search):
                 return None
-            total *= count(part, observed) if isinstance(part, Automaton) else len(_paths(part, observed, [0.0] * len(observed)))
+            total *= (
+                count(part, observed)
+                if isinstance(part, Automaton)
+                else len(_paths(part, observed, [0.0] * len(observed)))
+            )
         return total
 
-    def enumerate(self, observed: Sequence[bool], flip: Sequence[float], budget: int | None) -> tuple[list[Weighted], bool]:
+    def enumerate(
+        self, observed: Sequence[bool], flip: Sequence[float], budget: int | None
+    ) -> tuple[list[Weighted], bool]:
         """The minimal diagnoses of one observation, likeliest first, and whether they are all of them."""
         found: list[Weighted] = [(0.0, 0)]
         complete = True
@@ -94,7 +105,11 @@ class Program:
         return found, complete
 
     def _enumerate_part(
-        self, part: PathProgram | Automaton | Search, observed: Sequence[bool], flip: Sequence[float], budget: int | None
+        self,
+        part: PathProgram | Automaton | Search,
+        observed: Sequence[bool],
+        flip: Sequence[float],
+        budget: int | None,
     ) -> tuple[list[Weighted], bool]:
         if isinstance(part, Search):
             return part.enumerate(observed, flip, budget)
@@ -117,7 +132,9 @@ def compile_knowledge(kb: KnowledgeBase, work: int = WORK) -> Program:
         if not any(allowed) and not nothing:
             raise _contradiction(kb)
         return Program(layout, (PathProgram(layout, tuple(allowed), nothing),))
-    parts: list[Automaton | Search] = []
+    searched: list[Search] = []
+    swept: list[int] = []
+    bodies_swept: list[Formula] = []
     for nodes, bodies in _components(kb):
         try:
             automaton = build(kb, nodes, bodies, layout.row_of, work)
@@ -125,12 +142,15 @@ def compile_knowledge(kb: KnowledgeBase, work: int = WORK) -> Program:
             search = Search.over(kb, nodes, bodies, layout)
             if search.is_contradiction():
                 raise _contradiction(kb) from None
-            parts.append(search)
+            searched.append(search)
             continue
         if not automaton.steps:
             raise _contradiction(kb)
-        parts.append(automaton)
-    return Program(layout, tuple(parts))
+        swept += nodes
+        bodies_swept += bodies
+    # one automaton for all components that have one: they do not wait for each other, so they share their waves
+    together = [build(kb, swept, bodies_swept, layout.row_of, work * len(kb.hierarchy))] if swept else []
+    return Program(layout, (*together, *searched))
 
 
 def _components(kb: KnowledgeBase) -> Iterator[tuple[list[int], list[Formula]]]:

@@ -91,17 +91,25 @@ class Explanation:
 
 
 def explain_observation(
-    kb: KnowledgeBase, probabilities: Sequence[float], diagnoses: Diagnoses, taken: frozenset[str], strategy: str
+    kb: KnowledgeBase,
+    probabilities: Sequence[float],
+    diagnoses: Diagnoses,
+    taken: frozenset[str],
+    strategy: str,
 ) -> Explanation:
     from .diagnosis import Diagnosis
 
     chosen = next((d for d in diagnoses if d.flips == taken), Diagnosis(taken, 0.0))
     observed = torch.tensor([p > 0.5 for p in probabilities])
     return Explanation(
-        kb.hierarchy, tuple(probabilities), tuple(kb.count_broken(observed[None])), diagnoses, chosen, strategy
+        kb.hierarchy,
+        tuple(probabilities),
+        tuple(kb.count_broken(observed[None])),
+        diagnoses,
+        chosen,
+        strategy,
     )
 
 
 def _listed(names: Sequence[str]) -> str:
     return ", ".join(names) if names else "nothing"
-

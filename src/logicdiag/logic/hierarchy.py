@@ -254,11 +254,7 @@ def _members(value: Any, owner: str | None, where: str) -> list[tuple[Any, Any]]
     if isinstance(value, Mapping):
         members = list(value.items())
     elif isinstance(value, (list, tuple)):
-        members = [
-            pair
-            for item in value
-            for pair in (item.items() if isinstance(item, Mapping) else [(item, None)])
-        ]
+        members = [pair for item in value for pair in (item.items() if isinstance(item, Mapping) else [(item, None)])]
     elif owner is None and value is None:
         members = []
     else:

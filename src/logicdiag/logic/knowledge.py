@@ -72,7 +72,9 @@ class KnowledgeBase:
         n = len(self.hierarchy)
         if labels.shape[-1:] != (n,):
             found = labels.shape[-1] if labels.dim() else 0
-            raise ProbabilityError(f"labels have {found} channels in the last dimension, the hierarchy has {n} concepts")
+            raise ProbabilityError(
+                f"labels have {found} channels in the last dimension, the hierarchy has {n} concepts"
+            )
         if labels.dtype != torch.bool:
             raise ProbabilityError(f"labels are {labels.dtype}, expected torch.bool")
         broken = torch.zeros(labels.shape[:-1], dtype=torch.bool, device=labels.device)

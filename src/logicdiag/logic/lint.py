@@ -85,7 +85,11 @@ def lint(kb: KnowledgeBase) -> list[Finding]:
     contradiction = smallest_contradiction(kb)
     if contradiction:
         findings.append(
-            Finding("contradiction", contradiction, "these rules contradict each other: " + "; ".join(contradiction))
+            Finding(
+                "contradiction",
+                contradiction,
+                "these rules contradict each other: " + "; ".join(contradiction),
+            )
         )
     else:
         solver = _Switched(kb)
@@ -93,7 +97,9 @@ def lint(kb: KnowledgeBase) -> list[Finding]:
         for name, variable in solver.variable.items():
             if not solver.satisfiable(rules, variable):
                 because = "; ".join(_shrunk(solver, variable))
-                findings.append(Finding("never_true", (name,), f"class {name!r} can never be true, because of: {because}"))
+                findings.append(
+                    Finding("never_true", (name,), f"class {name!r} can never be true, because of: {because}")
+                )
         for rule in kb.pixel_rules:
             others = [name for name in rules if name != rule.name]
             if not solver.satisfiable(others, solver.denial(rule.name)):

@@ -21,7 +21,8 @@ from lark.exceptions import UnexpectedCharacters, UnexpectedInput, UnexpectedTok
 from ..errors import RuleError, hint
 from .formula import NAME, And, Atom, Exists, Forall, Formula, Iff, Implies, Not, Or, Rule, rule_name
 
-GRAMMAR = r"""
+GRAMMAR = (
+    r"""
 start     : _NEWLINE? [rule (_NEWLINE rule)*]
 rule      : [_name ":"] sentence
 _name     : NAME | QUOTED
@@ -47,7 +48,10 @@ QUOTED    : /"[^"\n]+"|'[^'\n]+'/
 _NEWLINE  : /\s*\n(?=[^\s#])/
 %ignore /#[^\n]*/
 %ignore /\s+/
-NAME      : /""" + NAME.replace("/", r"\/") + "/\n"
+NAME      : /"""
+    + NAME.replace("/", r"\/")
+    + "/\n"
+)
 
 _DEEPEST = 200
 
@@ -113,7 +117,9 @@ class _Reader:
     def formula(self, node: Tree[Any], variable: Token | None, depth: int = 0) -> Formula:
         kind, parts = str(node.data), node.children
         if depth > _DEEPEST:
-            raise RuleError(f"nested more than {_DEEPEST} deep", self.text, node.meta.line, node.meta.column, self.source)
+            raise RuleError(
+                f"nested more than {_DEEPEST} deep", self.text, node.meta.line, node.meta.column, self.source
+            )
         if kind == "atom":
             return self.atom(parts, variable)
         if kind in ("forall", "exists"):

@@ -45,7 +45,10 @@ class Search:
         for body in bodies:
             clauses |= rule_clauses(str(body), body)
         masks = [
-            (sum(names[name] for name, value in c if value), sum(names[name] for name, value in c if not value))
+            (
+                sum(names[name] for name, value in c if value),
+                sum(names[name] for name, value in c if not value),
+            )
             for c in clauses
         ]
         return cls(tuple(sorted(layout.row_of[node] for node in nodes)), tuple(sorted(masks)))
@@ -102,7 +105,9 @@ class Search:
             return found, False
         return found, not heap
 
-    def enumerate(self, observed: Sequence[bool], flip: Sequence[float], budget: int | None) -> tuple[list[Weighted], bool]:
+    def enumerate(
+        self, observed: Sequence[bool], flip: Sequence[float], budget: int | None
+    ) -> tuple[list[Weighted], bool]:
         pattern = sum(1 << row for row in self.rows if observed[row])
         masks = self.every(pattern, budget)
         if masks is None:
@@ -157,7 +162,9 @@ class Search:
     ) -> None:
         """Choose one of the candidate masks at each of some pixels, in place."""
         rows = torch.tensor(self.rows, device=flip.device)
-        flips = torch.tensor([[mask >> row & 1 for row in self.rows] for mask in masks], device=flip.device).to(flip.dtype)
+        flips = torch.tensor([[mask >> row & 1 for row in self.rows] for mask in masks], device=flip.device).to(
+            flip.dtype
+        )
         weight = flips @ flip[rows[:, None], pixels]
         best = weight.amax(0)
         share = torch.exp(weight - best)
@@ -192,7 +199,11 @@ class Search:
             more = flips | 1 << row
             label = pattern ^ more
             touched = {*broken, *self._clauses_of(row)}
-            still = [i for i in touched if not label & self.clauses[i][0] and label & self.clauses[i][1] == self.clauses[i][1]]
+            still = [
+                i
+                for i in touched
+                if not label & self.clauses[i][0] and label & self.clauses[i][1] == self.clauses[i][1]
+            ]
             yield more, kept, still, row
             kept |= 1 << row
 

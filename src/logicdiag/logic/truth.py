@@ -41,7 +41,9 @@ class TruthMeter:
             kb.families,
             self.power,
             imply_error=lambda a, b: 1 - self.algebra.imply(a, b),
-            some=(lambda rows: rows.amax(0)) if connectives_name == "paper" else lambda rows: reduce(some, rows.unbind(0)),
+            some=(lambda rows: rows.amax(0))
+            if connectives_name == "paper"
+            else lambda rows: reduce(some, rows.unbind(0)),
             product=connectives_name in PRODUCT_IMPLICATION,
             device=torch.device(device),
         )
@@ -65,7 +67,11 @@ class TruthMeter:
 
         Use a maximum instead of a sum where the quantifier is `min`; `pixels` is always summed.
         """
-        for total in (*self.families.tensors(), *(mean.total for mean in self.sentences.values()), self.pixels):
+        for total in (
+            *self.families.tensors(),
+            *(mean.total for mean in self.sentences.values()),
+            self.pixels,
+        ):
             combine(total)
 
     def degrees(self) -> dict[str, Float[Tensor, " n"]]:
