@@ -4,8 +4,8 @@
 the summed weight of all partial diagnoses that end in the state. One sweep up gives the normaliser, one sweep down a draw,
 the likeliest, or the marginals. Steps that do not wait for each other form a wave and are worked on together.
 
-Weights are plain products of float32 where these cannot leave their range, which is nearly always; else of float64; and
-where even those could, a pixel is worked on in logarithms.
+Weights are plain products of float32 where these stay well inside their range, which is nearly always; else of float64;
+and where even those could leave it, a pixel is worked on in logarithms.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from .taken import FORBIDDEN, Taken, uniform
@@ -219,8 +219,8 @@ PRODUCTS = Arithmetic(torch.mul, torch.add, one=1.0, zero=0.0)
 LOGARITHMS = Arithmetic(torch.add, torch.logaddexp, one=0.0, zero=-FORBIDDEN)
 LIKELIEST = Arithmetic(torch.add, torch.maximum, one=0.0, zero=-FORBIDDEN)
 
-IN_RANGE = ((torch.float32, 160.0), (torch.float64, 1300.0))
-"""Bounds on the log of largest over smallest product, within which products neither overflow nor vanish."""
+SMALL = {torch.float32: 1e-18, torch.float64: 1e-150}
+"""Two weights above this have a product that does not vanish; a pixel with a smaller one goes to the next arithmetic."""
 
 Buffer = Float[Tensor, "states pixels"]
 
@@ -234,66 +234,67 @@ def diagnose(
     expected: bool,
 ) -> Taken:
     """As `paths.diagnose`, for the rows of this automaton; other rows are left as observed."""
-    rows = list(automaton.rows)
-    cost, revised, log_prob = flip[rows], observed.clone(), flip.new_empty(flip.shape[1])
-    marginal = observed.to(flip.dtype) if expected else None
-    for pixels, dtype, arithmetic in _tiers(cost):
-        truth = observed[rows][:, pixels].to(dtype)
-        flips, taken, share = _diagnose_rows(
-            automaton, truth, cost[:, pixels].to(dtype), arithmetic, choice, generator, expected
-        )
-        log_prob[pixels] = taken.to(flip.dtype)
-        revised[rows] = _put(revised[rows], pixels, (truth != flips))
-        if marginal is not None:
-            marginal[rows] = _put(marginal[rows], pixels, (truth + share * (1 - 2 * truth)).to(flip.dtype))
-    return Taken(revised, log_prob, marginal, None)
+    rows = torch.tensor(automaton.rows, device=flip.device)
+    work = _Work(automaton.schedule, observed[rows].to(flip.dtype), flip[rows], choice, generator, expected)
+    tiers = [(torch.float32, PRODUCTS), (torch.float64, PRODUCTS), (torch.float64, LOGARITHMS)]
+    pixels: Tensor | None = None
+    for dtype, arithmetic in tiers[flip.dtype == torch.float64 :]:
+        pixels = work.attempt(pixels, dtype, arithmetic)
+        if not pixels.numel():
+            break
+    revised = observed.clone()
+    revised[rows] = work.revised > 0.5
+    marginal = None
+    if expected:
+        marginal = observed.to(flip.dtype)
+        marginal[rows] = work.marginal
+    return Taken(revised, work.log_prob, marginal, None)
 
 
-def _tiers(cost: Float[Tensor, "rows pixels"]) -> Iterator[tuple[Tensor | slice, torch.dtype, Arithmetic]]:
-    """Which pixels are worked on in which arithmetic; at least in the precision they came in."""
-    spread = torch.nn.functional.softplus(cost.abs()).sum(0)
-    done = torch.zeros_like(spread, dtype=torch.bool)
-    for dtype, most in IN_RANGE:
-        if cost.dtype == torch.float64 and dtype != torch.float64:
-            continue
-        here = (spread < most) & ~done
-        if here.all():
-            yield slice(None), dtype, PRODUCTS
-            return
-        if here.any():
-            yield here.nonzero()[:, 0], dtype, PRODUCTS
-        done |= here
-    if not done.all():
-        yield (~done).nonzero()[:, 0], torch.float64, LOGARITHMS
+class _Work:
+    """The pixels of one call; each attempt settles those whose weights stay in range."""
 
+    def __init__(
+        self,
+        schedule: Schedule,
+        truth: Float[Tensor, "rows pixels"],
+        flip: Float[Tensor, "rows pixels"],
+        choice: str,
+        generator: torch.Generator | None,
+        expected: bool,
+    ) -> None:
+        self.schedule, self.truth, self.flip = schedule, truth, flip
+        self.choice, self.generator, self.expected = choice, generator, expected
+        self.revised = truth
+        self.log_prob = flip.new_zeros(flip.shape[1])
+        self.marginal = truth
 
-def _put(into: Tensor, pixels: Tensor | slice, values: Tensor) -> Tensor:
-    into[:, pixels] = values
-    return into
+    def attempt(self, pixels: Tensor | None, dtype: torch.dtype, arithmetic: Arithmetic) -> Int64[Tensor, " left"]:
+        """Work on some pixels (all, if None); those that are not settled by it are handed back, to be overwritten."""
+        truth, flip = self._part(self.truth, pixels).to(dtype), self._part(self.flip, pixels).to(dtype)
+        weights, scale, settled = _sweep_up(self.schedule, truth, flip, arithmetic)
+        total = weights[self.schedule.final]
+        total = torch.log(total) + scale if arithmetic is PRODUCTS else total
+        if self.choice == "sample":
+            on = _sweep_down(self.schedule, weights, arithmetic, self.generator)
+        else:
+            on = _follow_best(self.schedule, _sweep_up(self.schedule, truth, flip, LIKELIEST)[0])
+        flips = _flipped(self.schedule, on)
+        self.revised = self._put(self.revised, pixels, (truth - flips).abs_())
+        self.log_prob = self._put(self.log_prob, pixels, (flips * flip).sum(0) - total)
+        if self.expected:
+            share = _flipped(self.schedule, _marginals(self.schedule, weights, arithmetic))
+            self.marginal = self._put(self.marginal, pixels, truth + share * (1 - 2 * truth))
+        left = (~settled).nonzero()[:, 0]
+        return left if pixels is None else pixels[left]
 
+    @staticmethod
+    def _part(tensor: Tensor, pixels: Tensor | None) -> Tensor:
+        return tensor if pixels is None else tensor.index_select(-1, pixels)
 
-def _diagnose_rows(
-    automaton: Automaton,
-    truth: Float[Tensor, "rows pixels"],
-    flip: Float[Tensor, "rows pixels"],
-    arithmetic: Arithmetic,
-    choice: str,
-    generator: torch.Generator | None,
-    expected: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """1 where a row is flipped; the log probability of that; the probability that a row is flipped, if wanted."""
-    schedule = automaton.schedule
-    weights, scale = _sweep_up(schedule, truth, flip, arithmetic)
-    total = weights[schedule.final]
-    if arithmetic is PRODUCTS:
-        total = torch.log(total) + scale
-    if choice == "sample":
-        on = _sweep_down(schedule, weights, arithmetic, generator)
-    else:
-        on = _follow_best(schedule, _sweep_up(schedule, truth, flip, LIKELIEST)[0])
-    flips = _flipped(schedule, on)
-    share = _flipped(schedule, _marginals(schedule, weights, arithmetic)) if expected else flips
-    return flips, (flips * flip).sum(0) - total, share
+    def _put(self, into: Tensor, pixels: Tensor | None, values: Tensor) -> Tensor:
+        values = values.to(self.flip.dtype)
+        return values if pixels is None else into.index_copy_(-1, pixels, values)
 
 
 def _flipped(schedule: Schedule, on: Buffer) -> Float[Tensor, "rows pixels"]:
@@ -302,16 +303,19 @@ def _flipped(schedule: Schedule, on: Buffer) -> Float[Tensor, "rows pixels"]:
     return kinds[:, FLIP_FALSE] + kinds[:, FLIP_TRUE]
 
 
-def _sweep_up(schedule: Schedule, truth: Tensor, flip: Tensor, arithmetic: Arithmetic) -> tuple[Buffer, Tensor]:
-    """The weight of every state; for products, the log of the factor they were divided by."""
+def _sweep_up(
+    schedule: Schedule, truth: Tensor, flip: Tensor, arithmetic: Arithmetic
+) -> tuple[Buffer, Float[Tensor, " pixels"], Bool[Tensor, " pixels"]]:
+    """The weight of every state; the log of the factor that products are short of; and where they stay in range."""
     weights = flip.new_full((schedule.height, flip.shape[1]), arithmetic.zero)
     weights[0] = arithmetic.one
     base = weights[1 : 1 + 4 * schedule.nodes].view(schedule.nodes, 4, -1)
-    scale = torch.zeros_like(flip)
+    scale = least = torch.zeros_like(flip[0])
     if arithmetic is PRODUCTS:
-        # halfway between the least and the most that a node can contribute: products stay as near to 1 as they can
-        scale = (torch.nn.functional.softplus(flip) + flip.clamp(max=0)).mul_(0.5)
-        keep, change = torch.exp(-scale), torch.exp(flip - scale)
+        gain = flip.clamp(min=0)  # the likelier of keep and flip counts 1: sums stay near the number of diagnoses
+        scale = gain.sum(0)
+        keep, change = torch.exp(-gain), torch.exp(flip - gain)
+        least = torch.minimum(keep, change).amin(0)
         torch.mul(keep, truth, out=base[:, KEEP_TRUE])
         torch.sub(keep, base[:, KEEP_TRUE], out=base[:, KEEP_FALSE])
         torch.mul(change, truth, out=base[:, FLIP_TRUE])
@@ -325,7 +329,13 @@ def _sweep_up(schedule: Schedule, truth: Tensor, flip: Tensor, arithmetic: Arith
         for way, count in _ways(wave, weights, arithmetic):
             states = weights[wave.start : wave.start + count]
             arithmetic.plus(states, way, out=states)
-    return weights, scale.sum(0)
+        if arithmetic is PRODUCTS:
+            states = weights[wave.start : wave.stop]
+            dead = torch.eq(states, 0, out=torch.empty_like(states))
+            least = torch.minimum(least, dead.add_(states).amin(0))
+    if arithmetic is not PRODUCTS:
+        return weights, scale, torch.ones_like(scale, dtype=torch.bool)
+    return weights, scale, (least > SMALL[flip.dtype]) & (weights[schedule.final] < 1 / SMALL[flip.dtype])
 
 
 def _ways(wave: Wave, weights: Buffer, arithmetic: Arithmetic) -> Iterator[tuple[Tensor, int]]:

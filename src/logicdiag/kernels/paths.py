@@ -38,11 +38,11 @@ def log_weights(
     full = _full(program, truth)
     dominated = _dominated(program, truth, full)
     # a running sum of log r down the tree (fact 4); r belongs to "the concept is on the path"
-    weight = flip * (1 - 2 * truth)
+    weight = torch.sub(1, truth, alpha=2).mul_(flip)
     for group in layout.groups[1:]:
         weight[group.rows] += weight[group.parent]
     leaf_rows = torch.tensor(layout.leaf_rows, device=flip.device)
-    weight = weight[leaf_rows] - FORBIDDEN * dominated[leaf_rows]
+    weight = weight.index_select(0, leaf_rows).sub_(dominated.index_select(0, leaf_rows), alpha=FORBIDDEN)
     pruned = [i for i, allowed in enumerate(program.allowed) if not allowed]
     if pruned:
         weight[pruned] = -FORBIDDEN

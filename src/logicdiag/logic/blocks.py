@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise, product
 
 import torch
 from torch import Tensor
@@ -29,6 +31,17 @@ class Block:
         return per_pixel[self.lead].view(-1)[self.span]
 
 
+@cache
+def keep_freed_memory() -> None:
+    """Make the C library keep freed blocks for reuse, where it would hand each large one back to the system at once.
+
+    glibc does so above a threshold that follows the largest block freed so far; touching fresh pages again for every
+    intermediate result costs more than the arithmetic on it. Freeing one block, never touched, raises the threshold.
+    """
+    untouched = torch.empty((32 << 20) - (64 << 10), dtype=torch.uint8)
+    del untouched
+
+
 def _flat(part: Tensor) -> Tensor:
     return part[:, None] if part.dim() == 1 else part.flatten(1)
 
@@ -36,24 +49,20 @@ def _flat(part: Tensor) -> Tensor:
 def blocks(nodes_first: Tensor, size: int) -> Iterator[Block]:
     """Cover all pixels of an (n, *pixels) tensor by blocks of at most `size` that need no copy to become rows."""
     lead_dims = 0
-    while not _flattens(nodes_first[(slice(None), *(0,) * lead_dims)]) if nodes_first.numel() else False:
+    while nodes_first.numel() and not _flattens(nodes_first[(slice(None), *(0,) * lead_dims)]):
         lead_dims += 1
     pixel_shape = nodes_first.shape[1:]
     inner = pixel_shape[lead_dims:].numel()
-    for lead in (
-        torch.cartesian_prod(*map(torch.arange, pixel_shape[:lead_dims])).view(-1, lead_dims).tolist()
-        if lead_dims
-        else [()]
-    ):
+    for lead in product(*map(range, pixel_shape[:lead_dims])):
         for start in range(0, inner, size):
-            yield Block(tuple(lead), slice(start, min(start + size, inner)))
+            yield Block(lead, slice(start, min(start + size, inner)))
 
 
 def _flattens(part: Tensor) -> bool:
     """Whether the pixel dimensions merge into one without a copy."""
     sizes, strides = part.shape[1:], part.stride()[1:]
     kept = [(size, stride) for size, stride in zip(sizes, strides, strict=True) if size != 1]
-    return all(outer[1] == inner[0] * inner[1] for outer, inner in zip(kept, kept[1:], strict=False))
+    return all(outer[1] == inner[0] * inner[1] for outer, inner in pairwise(kept))
 
 
 def check_shape(probs: Tensor, dim: int, hierarchy: Hierarchy, valid: Tensor | None) -> None:

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from ..errors import LogicDiagError, OptionError, ProbabilityError, choose, hint
-from .blocks import Block, are_probabilities, blocks, check_shape, not_probabilities
+from .blocks import Block, are_probabilities, blocks, check_shape, keep_freed_memory, not_probabilities
 from .compile import compile_knowledge
 from .explain import Explanation, explain_observation
 from .fuzzy import connectives as known_connectives
@@ -138,6 +138,7 @@ class Diagnoser:
         self, probs: Tensor, dim: int, valid: Tensor | None
     ) -> Iterator[tuple[Block, Float[Tensor, "n pixels"], Bool[Tensor, " pixels"] | None]]:
         """The pixels block by block, as rows of at least float32, and which of them are valid."""
+        keep_freed_memory()
         nodes_first = probs.movedim(dim, 0)
         order = self._order.to(probs.device)
         mask = None if valid is None else valid.contiguous()

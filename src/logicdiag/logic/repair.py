@@ -156,8 +156,9 @@ def flip_log_odds(
     """Log odds that an output is wrong, log((1 - t) / t), for t = P(t(o)) of Eq. fail; all alike for `uniform`."""
     if strategy == "uniform":
         return torch.zeros_like(rows)
-    confidence = (rows - 0.5).abs_().add_(0.5)
-    return torch.logit(confidence.mul_(trust[:, None]), EPSILON).neg_()
+    trust = trust[:, None]
+    normal = torch.addcmul(0.5 * trust, (rows - 0.5).abs_(), trust)  # confidence, |p - 0.5| + 0.5, times trust
+    return normal.logit_(EPSILON).neg_()
 
 
 def _put(into: Tensor, where: Tensor, values: Tensor) -> None:
