@@ -212,12 +212,11 @@ class Arithmetic:
     times: Callable[..., Tensor]
     plus: Callable[..., Tensor]
     one: float
-    zero: float
 
 
-PRODUCTS = Arithmetic(torch.mul, torch.add, one=1.0, zero=0.0)
-LOGARITHMS = Arithmetic(torch.add, torch.logaddexp, one=0.0, zero=-FORBIDDEN)
-LIKELIEST = Arithmetic(torch.add, torch.maximum, one=0.0, zero=-FORBIDDEN)
+PRODUCTS = Arithmetic(torch.mul, torch.add, one=1.0)
+LOGARITHMS = Arithmetic(torch.add, torch.logaddexp, one=0.0)
+LIKELIEST = Arithmetic(torch.add, torch.maximum, one=0.0)
 
 SMALL = {torch.float32: 1e-18, torch.float64: 1e-150}
 """Two weights above this have a product that does not vanish; a pixel with a smaller one goes to the next arithmetic."""
@@ -307,7 +306,7 @@ def _sweep_up(
     schedule: Schedule, truth: Tensor, flip: Tensor, arithmetic: Arithmetic
 ) -> tuple[Buffer, Float[Tensor, " pixels"], Bool[Tensor, " pixels"]]:
     """The weight of every state; the log of the factor that products are short of; and where they stay in range."""
-    weights = flip.new_full((schedule.height, flip.shape[1]), arithmetic.zero)
+    weights = flip.new_empty((schedule.height, flip.shape[1]))
     weights[0] = arithmetic.one
     base = weights[1 : 1 + 4 * schedule.nodes].view(schedule.nodes, 4, -1)
     scale = least = torch.zeros_like(flip[0])
@@ -326,11 +325,13 @@ def _sweep_up(
         torch.mul(1 - truth, -FORBIDDEN, out=base[:, KEEP_TRUE])
         torch.add(base[:, KEEP_TRUE], flip, out=base[:, FLIP_TRUE])
     for wave in schedule.waves:
-        for way, count in _ways(wave, weights, arithmetic):
-            states = weights[wave.start : wave.start + count]
-            arithmetic.plus(states, way, out=states)
+        states = weights[wave.start : wave.stop]
+        for k, (way, count) in enumerate(_ways(wave, weights, arithmetic)):
+            if k == 0:  # every state has a first way
+                states.copy_(way)
+            else:
+                arithmetic.plus(states[:count], way, out=states[:count])
         if arithmetic is PRODUCTS:
-            states = weights[wave.start : wave.stop]
             dead = torch.eq(states, 0, out=torch.empty_like(states))
             least = torch.minimum(least, dead.add_(states).amin(0))
     if arithmetic is not PRODUCTS:
@@ -376,11 +377,11 @@ def _sweep_down(
                 total[:count] += way
             draw *= total
             ways = _shares(wave, weights)
-        running = torch.zeros_like(draw)
         waiting = on[wave.start : wave.stop].clone()
+        running = torch.empty(0)
         for k, (way, count) in enumerate(ways):
-            running[:count] += way
-            taken = torch.gt(running[:count], draw[:count], out=way).mul_(waiting[:count])
+            running = way if k == 0 else running[:count].add_(way)
+            taken = torch.gt(running, draw[:count], out=torch.empty_like(running)).mul_(waiting[:count])
             waiting[:count] -= taken
             _pass_on(on, wave, k, taken)
     return on

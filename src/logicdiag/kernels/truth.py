@@ -99,7 +99,7 @@ class FamilyErrors:
             self._add_errors(rows)
 
     def _add_products(self, rows: Rows) -> None:
-        high = powered(rows, self.power)
+        high = powered(rows, self.power) if self.families != "D" else rows
         for group, pair in zip(self.layout.groups, self.pairs, strict=True):
             kids = high[group.rows]
             if pair is not None:
@@ -111,7 +111,9 @@ class FamilyErrors:
                 self.means["C"].total[group.rows] += (kids @ without_parent).double()
             if "D" in self.means:
                 without_kids = powered(1 - self.some(rows[group.rows]), self.power)
-                self.means["D"].total[group.parent] += torch.dot(high[group.parent], without_kids).double()
+                self.means["D"].total[group.parent] += torch.dot(
+                    powered(rows[group.parent], self.power), without_kids
+                ).double()
 
     def _add_errors(self, rows: Rows) -> None:
         for group, pair in zip(self.layout.groups, self.pairs, strict=True):
