@@ -18,7 +18,7 @@ from typing import Any
 from lark import Lark, Token, Tree
 from lark.exceptions import UnexpectedCharacters, UnexpectedInput, UnexpectedToken
 
-from ..errors import RuleError, hint
+from ..errors import LogicDiagError, RuleError, hint
 from .formula import NAME, And, Atom, Exists, Forall, Formula, Iff, Implies, Not, Or, Rule, rule_name
 
 GRAMMAR = (
@@ -87,7 +87,7 @@ def parse_file(path: str | Path, names: Iterable[str] | None = None) -> list[Rul
         text = Path(path).read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise RuleError(f"the rule file cannot be read: {reason}", "", 1, 1, str(path)) from None
+        raise LogicDiagError(f"{path}: the rule file cannot be read: {reason}") from None
     return parse(text, names, str(path))
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -36,7 +37,6 @@ class Search:
     rows: tuple[int, ...]
     clauses: tuple[tuple[int, int], ...]
     remembered: dict[tuple[int, int], list[int] | None] = field(default_factory=dict, compare=False, repr=False)
-    solvers: list[Any] = field(default_factory=list, compare=False, repr=False)
 
     @classmethod
     def over(cls, kb: KnowledgeBase, nodes: Iterable[int], bodies: list[Formula], layout: Layout) -> Search:
@@ -117,7 +117,7 @@ class Search:
         return sorted(weighted, key=lambda entry: (-entry[0], entry[1])), True
 
     def is_contradiction(self) -> bool:
-        return not self._solver().solve()
+        return not self._solver.satisfiable()
 
     # ---- many pixels ---------------------------------------------------------------------------
 
@@ -198,7 +198,7 @@ class Search:
         for row in _bits(choices):
             more = flips | 1 << row
             label = pattern ^ more
-            touched = {*broken, *self._clauses_of(row)}
+            touched = {*broken, *self._clauses_of[row]}
             still = [
                 i
                 for i in touched
@@ -207,49 +207,63 @@ class Search:
             yield more, kept, still, row
             kept |= 1 << row
 
-    def _clauses_of(self, row: int) -> list[int]:
-        bit = 1 << row
-        return [i for i, (true, false) in enumerate(self.clauses) if (true | false) & bit]
+    @cached_property
+    def _clauses_of(self) -> dict[int, list[int]]:
+        return {
+            row: [i for i, (true, false) in enumerate(self.clauses) if (true | false) >> row & 1] for row in self.rows
+        }
 
-    # ---- the solver, for what must not depend on luck --------------------------------------------
-
-    def _solver(self) -> Any:
-        if not self.solvers:
-            from pysat.solvers import Solver
-
-            solver = Solver(name="cadical153")
-            for true, false in self.clauses:
-                solver.add_clause([row + 1 for row in _bits(true)] + [-(row + 1) for row in _bits(false)])
-            self.solvers.append(solver)
-        return self.solvers[0]
-
-    def _within(self, pattern: int, allowed: Iterable[int], demand: Iterable[int]) -> int | None:
-        """Flips of a label that satisfies the rules, flips only `allowed` rows, and leaves one of `demand` alone."""
-        solver = self._solver()
-        free = set(allowed)
-        as_seen = {row: (row + 1) if pattern >> row & 1 else -(row + 1) for row in self.rows}
-        assumed = [literal for row, literal in as_seen.items() if row not in free]
-        demanded = [as_seen[row] for row in demand]
-        if demanded:
-            switch = max(self.rows) + 2 + len(self.solvers)
-            self.solvers.append(switch)
-            solver.add_clause([*demanded, -switch])
-            assumed.append(switch)
-        if not solver.solve(assumptions=assumed):
-            return None
-        label = sum(1 << (literal - 1) for literal in solver.get_model() if 0 < literal <= max(self.rows) + 1)
-        return (label ^ pattern) & sum(1 << row for row in self.rows)
+    @cached_property
+    def _solver(self) -> _Solver:
+        return _Solver(self.rows, self.clauses)
 
     def _is_minimal(self, pattern: int, flips: int) -> bool:
-        return not flips or self._within(pattern, _bits(flips), _bits(flips)) is None
+        return self._solver.smaller(pattern, flips) is None
 
     def _some(self, pattern: int) -> int:
         """Any one minimal diagnosis."""
-        flips = self._within(pattern, self.rows, ())
-        assert flips is not None
-        while flips and (smaller := self._within(pattern, _bits(flips), _bits(flips))) is not None:
+        flips = self._solver.flips(pattern)
+        while (smaller := self._solver.smaller(pattern, flips)) is not None:
             flips = smaller
         return flips
+
+
+class _Solver:
+    """A SAT solver, for the questions whose answer must not depend on luck."""
+
+    def __init__(self, rows: tuple[int, ...], clauses: Iterable[tuple[int, int]]) -> None:
+        from pysat.solvers import Solver
+
+        self.rows = rows
+        self.solver: Any = Solver(name="cadical153")
+        for true, false in clauses:
+            self.solver.add_clause([row + 1 for row in _bits(true)] + [-(row + 1) for row in _bits(false)])
+        self.switch = max(rows) + 1
+
+    def satisfiable(self) -> bool:
+        return bool(self.solver.solve())
+
+    def flips(self, pattern: int) -> int:
+        """The flips that lead to some label that satisfies the rules."""
+        self.solver.solve()
+        return self._read(pattern)
+
+    def smaller(self, pattern: int, flips: int) -> int | None:
+        """A proper subset of the flips that satisfies the rules as well, None if there is none."""
+        if not flips:
+            return None
+        as_seen = {row: (row + 1) if pattern >> row & 1 else -(row + 1) for row in self.rows}
+        self.switch += 1
+        self.solver.add_clause([*(as_seen[row] for row in _bits(flips)), -self.switch])
+        kept = [literal for row, literal in as_seen.items() if not flips >> row & 1]
+        found = self.solver.solve(assumptions=[*kept, self.switch])
+        smaller = self._read(pattern) if found else None
+        self.solver.add_clause([-self.switch])
+        return smaller
+
+    def _read(self, pattern: int) -> int:
+        true = set(self.solver.get_model())
+        return sum(1 << row for row in self.rows if (row + 1 in true) != bool(pattern >> row & 1))
 
 
 def _bits(mask: int) -> list[int]:

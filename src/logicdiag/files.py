@@ -1,0 +1,263 @@
+"""Diagnose an array on disk that may be larger than memory: read in chunks, written whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from .errors import LogicDiagError, ProbabilityError
+from .logic.blocks import blocks, check_shape
+from .logic.diagnosis import Diagnoser
+from .logic.hierarchy import Hierarchy
+
+Progress = Callable[[str, int, int], None]
+"""Called with what is being done, the pixels done, and all pixels."""
+
+CHUNK = 1 << 18
+"""Pixels read at a time."""
+STRIP = 512
+"""Width of `leaf.png` where the array is a list of pixels and has no shape of its own."""
+NO_LEAF = 255
+
+
+def load_probabilities(path: str | Path) -> Tensor:
+    """A .npy array as a tensor on the file itself: pages are read as they are used, and never written."""
+    try:
+        array = np.load(path, mmap_mode="c", allow_pickle=False)
+    except FileNotFoundError:
+        raise LogicDiagError(f"{path}: there is no such file") from None
+    except (OSError, ValueError, EOFError) as error:
+        raise LogicDiagError(f"{path}: not a .npy array of numbers: {error}") from None
+    if not isinstance(array, np.ndarray):
+        raise LogicDiagError(f"{path}: an .npz archive, expected a .npy array")
+    if array.dtype not in (np.float16, np.float32, np.float64):
+        raise ProbabilityError(f"{path}: the array is {array.dtype}, expected float16, float32 or float64")
+    if not array.dtype.isnative:
+        raise ProbabilityError(f"{path}: the array has foreign byte order, save it in native order")
+    return torch.from_numpy(array)
+
+
+def concept_dim(probs: Tensor, n: int) -> int:
+    """The usual place of concepts: (N, n), (n, H, W) or (B, n, H, W)."""
+    return {2: 1, 3: 0, 4: 1}.get(probs.dim(), 0)
+
+
+def diagnose_file(
+    path: str | Path,
+    diagnoser: Diagnoser,
+    out: str | Path,
+    dim: int | None = None,
+    seed: int = 0,
+    progress: Progress = lambda what, done, total: None,
+) -> dict[str, Any]:
+    """Diagnose `path` and write `revised.npy`, `leaf.png` and `summary.json` into the folder `out`.
+
+    The truth degrees are measured over the whole array first. Returns the summary. `leaf.png` has a palette; several images
+    stand one under the other, and a list of pixels is laid out in rows of 512; 255 means no single leaf. With more than 255
+    leaves it is a 16-bit image of leaf index + 1, and 0 means no single leaf.
+    """
+    probs = load_probabilities(path)
+    h = diagnoser.kb.hierarchy
+    dim = concept_dim(probs, len(h)) if dim is None else dim
+    try:
+        check_shape(probs, dim, h, None)
+    except ProbabilityError as error:
+        raise ProbabilityError(f"{path}: {error}") from None
+    folder = Path(out)
+    made = not folder.exists()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        return _diagnose_into(folder, Path(path), probs, diagnoser, dim, seed, progress)
+    except BaseException as error:
+        if made and folder.is_dir() and not any(folder.iterdir()):
+            folder.rmdir()
+        if isinstance(error, ProbabilityError):
+            raise _located(path, probs.movedim(dim, 0), dim, h) from None
+        if isinstance(error, OSError):
+            raise LogicDiagError(f"{folder}: cannot be written: {error.strerror}") from None
+        raise
+
+
+def _diagnose_into(
+    folder: Path, path: Path, probs: Tensor, diagnoser: Diagnoser, dim: int, seed: int, progress: Progress
+) -> dict[str, Any]:
+    nodes_first = probs.movedim(dim, 0)
+    total = nodes_first.shape[1:].numel()
+    degrees = {}
+    if diagnoser.uses_truth_degrees:
+        meter = diagnoser.meter()
+        for rows, done in _chunks(nodes_first):
+            diagnoser.measure(meter, rows, dim=0)
+            progress("truth degrees", done, total)
+        degrees = meter.degrees()
+    generator = torch.Generator().manual_seed(seed)
+    tally = _Tally(diagnoser)
+    with _whole(folder / "revised.npy") as revised_path, _whole(folder / "leaf.png") as leaf_path:
+        shape = tuple(probs.shape)
+        revised = np.lib.format.open_memmap(revised_path, mode="w+", dtype=np.bool_, shape=shape)
+        revised_first = torch.from_numpy(revised).movedim(dim, 0)
+        leaf = torch.empty(nodes_first.shape[1:], dtype=torch.int32)
+        finished = 0
+        for block in blocks(nodes_first, CHUNK):
+            rows = block.rows(nodes_first)
+            result = diagnoser(rows, dim=0, generator=generator, degrees=degrees)
+            _target(block, revised_first).copy_(result.revised)
+            block.pixels(leaf).copy_(result.leaf)
+            tally.add(result)
+            finished += rows.shape[1]
+            progress("diagnosis", finished, total)
+        revised.flush()
+        del revised, revised_first
+        _leaf_image(leaf, len(diagnoser.kb.hierarchy.leaves)).save(leaf_path, format="PNG")
+        summary = tally.summary(path, diagnoser, degrees, seed)
+        with _whole(folder / "summary.json") as summary_path:
+            summary_path.write_text(json.dumps(summary, indent=2, ensure_ascii=False) + "\n", "utf-8")
+    return summary
+
+
+def _chunks(nodes_first: Tensor) -> Iterator[tuple[Tensor, int]]:
+    done = 0
+    for block in blocks(nodes_first, CHUNK):
+        rows = block.rows(nodes_first)
+        done += rows.shape[1]
+        yield rows, done
+
+
+def _located(path: str | Path, nodes_first: Tensor, dim: int, h: Hierarchy) -> ProbabilityError:
+    """What is no probability in the whole array: how many values, and where the first one is."""
+    count, first = 0, None
+    for block in blocks(nodes_first, CHUNK):
+        rows = block.rows(nodes_first)
+        wrong = ~((rows >= 0) & (rows <= 1))
+        found = int(wrong.sum())
+        if found and first is None:
+            channel, offset = wrong.nonzero()[0].tolist()
+            inner = nodes_first.shape[1 + len(block.lead) :]
+            place = torch.unravel_index(torch.tensor(block.span.start + offset), inner) if inner else ()
+            where = [*block.lead, *(int(i) for i in place)]
+            where.insert(dim % nodes_first.dim(), channel)
+            first = (where, h.names[channel], float(rows[channel, offset]))
+        count += found
+    assert first is not None
+    return ProbabilityError(
+        f"{path}: {count} value{'s are' if count > 1 else ' is'} not in [0, 1]; the first is {first[2]:g} at {first[0]}, "
+        f"concept {first[1]!r}"
+    )
+
+
+def _target(block: Any, revised_first: Tensor) -> Tensor:
+    """The same pixels in the array on disk, which is contiguous as the user's array need not be."""
+    part = revised_first[(slice(None), *block.lead)]
+    if part.dim() == 1:
+        return part[:, None][:, block.span]
+    try:
+        return part.view(part.shape[0], -1)[:, block.span]
+    except RuntimeError:
+        raise LogicDiagError("arrays in Fortran order are not read; save with numpy.ascontiguousarray") from None
+
+
+class _Tally:
+    """Counts over all chunks for the summary."""
+
+    def __init__(self, diagnoser: Diagnoser) -> None:
+        self.kb = diagnoser.kb
+        self.pixels = self.conflicts = self.not_exhaustive = 0
+        self.broken: Counter[str] = Counter()
+        n = len(self.kb.hierarchy)
+        self.to_true, self.to_false = torch.zeros(n, dtype=torch.int64), torch.zeros(n, dtype=torch.int64)
+
+    def add(self, result: Any) -> None:
+        """`result` is of rows, with concepts first."""
+        self.pixels += result.conflict.numel()
+        self.conflicts += int(result.conflict.sum())
+        self.not_exhaustive += int((~result.exhaustive).sum())
+        self.broken.update(self.kb.count_broken(result.observed.T))
+        self.to_true += (result.revised & ~result.observed).sum(1)
+        self.to_false += (result.observed & ~result.revised).sum(1)
+
+    def summary(self, path: str | Path, diagnoser: Diagnoser, degrees: dict[str, Tensor], seed: int) -> dict[str, Any]:
+        names = self.kb.hierarchy.names
+        revisions = {
+            name: {"to_true": up, "to_false": down}
+            for name, up, down in zip(names, self.to_true.tolist(), self.to_false.tolist(), strict=True)
+            if up or down
+        }
+        return {
+            "array": str(path),
+            "hierarchy": self.kb.hierarchy.title,
+            "families": self.kb.families,
+            "root": self.kb.root,
+            "rules": [str(rule) for rule in self.kb.rules],
+            "strategy": diagnoser.strategy,
+            "seed": seed,
+            "leaves": list(self.kb.hierarchy.leaves),
+            "pixels": self.pixels,
+            "conflicts": self.conflicts,
+            "conflict_rate": self.conflicts / self.pixels if self.pixels else 0.0,
+            "not_exhaustive": self.not_exhaustive,
+            "broken_rules": dict(self.broken.most_common()),
+            "revisions": revisions,
+            "truth_degrees": {
+                rule: dict(zip(names, [round(v, 6) for v in values.tolist()], strict=True))
+                for rule, values in degrees.items()
+            },
+        }
+
+
+def _leaf_image(leaf: Tensor, leaves: int) -> Image.Image:
+    if leaf.dim() == 1:
+        rows = -(-leaf.numel() // STRIP) or 1
+        picture = torch.full((rows * STRIP,), -1, dtype=leaf.dtype)
+        picture[: leaf.numel()] = leaf
+        leaf = picture.view(rows, STRIP)
+    flat = leaf.reshape(-1, leaf.shape[-1])
+    if leaves > NO_LEAF:
+        return Image.fromarray((flat + 1).numpy().astype(np.uint16))
+    indices = torch.where(flat < 0, NO_LEAF, flat).to(torch.uint8).numpy()
+    image = Image.fromarray(indices, mode="L")
+    image.putpalette(_palette())
+    return image
+
+
+def _palette() -> list[int]:
+    """256 colours far apart, as PASCAL VOC numbers them: bits of the index spread over the bits of red, green and blue."""
+    colours = []
+    for index in range(256):
+        rgb = [0, 0, 0]
+        for bit in range(8):
+            for channel in range(3):
+                if index >> (channel + 3 * bit) & 1 and channel + 3 * bit < 8:
+                    rgb[channel] |= 1 << (7 - bit)
+        colours += rgb if index != NO_LEAF else [224, 224, 192]
+    return colours
+
+
+@contextmanager
+def _whole(path: Path) -> Iterator[Path]:
+    """A name to write to beside `path`, moved there when all is well and removed when not."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        yield temporary
+        temporary.chmod(0o666 & ~_umask())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
