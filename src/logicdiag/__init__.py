@@ -15,6 +15,7 @@ from .errors import (
     OptionError,
     ProbabilityError,
     RuleError,
+    TangledRulesWarning,
 )
 from .logic.diagnosis import Diagnoser, Diagnoses, Diagnosis
 from .logic.explain import Explanation
@@ -42,6 +43,7 @@ __all__ = [
     "Result",
     "Rule",
     "RuleError",
+    "TangledRulesWarning",
     "TruthMeter",
     "parse",
     "parse_file",

@@ -40,6 +40,10 @@ class OptionError(LogicDiagError):
     """An option with a value that is not offered."""
 
 
+class TangledRulesWarning(UserWarning):
+    """User rules so intertwined that diagnosis falls back to a search."""
+
+
 def hint(word: str, options: Iterable[str]) -> str:
     """The nearest right spelling, as the end of a sentence.
 

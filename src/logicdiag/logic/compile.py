@@ -7,6 +7,7 @@ tangled user rules       search     exact search per pattern, where an automaton
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -14,7 +15,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from ..errors import ContradictionError
+from ..errors import ContradictionError, TangledRulesWarning
 from ..kernels import automaton as automata
 from ..kernels import paths
 from ..kernels.automaton import Automaton
@@ -142,6 +143,12 @@ def compile_knowledge(kb: KnowledgeBase, work: int = WORK) -> Program:
             search = Search.over(kb, nodes, bodies, layout)
             if search.is_contradiction():
                 raise _contradiction(kb) from None
+            warnings.warn(
+                f"{len(bodies)} user rules tie {len(nodes)} classes together too tightly for a sweep; pixels in conflict "
+                "are searched one pattern at a time, exactly but slowly",
+                TangledRulesWarning,
+                stacklevel=3,
+            )
             searched.append(search)
             continue
         if not automaton.steps:

@@ -26,7 +26,7 @@ from .knowledge import KnowledgeBase
 
 REMEMBERED = 65_536
 """Patterns whose diagnoses are kept."""
-EXPANSIONS = 20_000
+EXPANSIONS = 5_000
 """Nodes a best-first search may open before it hands back what it has."""
 
 
@@ -58,13 +58,13 @@ class Search:
     def every(self, pattern: int, budget: int | None) -> list[int] | None:
         """All minimal diagnoses of a pattern as bit masks; None if there are more than the budget."""
         leaves: list[int] = []
-        most = None if budget is None else 8 * budget + 64
+        most = None if budget is None else 2 * budget + 64
         stack = [(0, 0, self._broken(pattern))]
         opened = 0
         while stack:
             flips, kept, broken = stack.pop()
             opened += 1
-            if most is not None and (len(leaves) > most or opened > 16 * most):
+            if most is not None and (len(leaves) > most or opened > 8 * most):
                 return None
             if not broken:
                 leaves.append(flips)

@@ -1,0 +1,88 @@
+import itertools
+import random
+
+import logicdiag as ld
+from logicdiag.logic.lint import smallest_contradiction
+from tests.cases import Oracle, all_models, random_knowledge
+
+H = ld.Hierarchy.from_dict({"animal": ["bird", "cat"], "vehicle": ["car"], "sky": None})
+
+
+def findings(rules, families="CDE"):
+    return {(f.kind, f.names) for f in ld.KnowledgeBase(H, families, rules).lint()}
+
+
+def test_nothing_to_say():
+    assert findings(["forall x: cat(x) | sky(x) | car(x) | bird(x)"], "CE") == set()
+
+
+def test_contradiction_names_a_smallest_set():
+    rules = [
+        "a: forall x: bird(x) | cat(x)",
+        "b: forall x: ~bird(x)",
+        "c: forall x: ~cat(x)",
+        "d: forall x: sky(x)",
+        "e: forall x: ~sky(x)",
+    ]
+    assert findings(rules) == {("contradiction", ("d", "e"))}
+    [finding] = ld.KnowledgeBase(H, "CDE", rules).lint()
+    assert finding.is_error
+    assert str(finding) == "error: these rules contradict each other: d; e"
+
+
+def test_smallest_contradiction_is_smallest():
+    """No smaller set of rules, families included, contradicts itself."""
+    rng = random.Random(0)
+    seen = 0
+    while seen < 12:
+        kb = random_knowledge(rng, most=4, rules=4)
+        if all_models(kb):
+            assert smallest_contradiction(kb) is None
+            continue
+        found = smallest_contradiction(kb)
+        users = [rule for rule in kb.rules if rule.name in found]
+        # with the same families, no subset of fewer user rules contradicts alone unless families carry more
+        for size in range(len(users)):
+            for subset in itertools.combinations(users, size):
+                smaller = ld.KnowledgeBase(kb.hierarchy, "", list(subset))
+                assert Oracle(smaller).satisfiable() or len(subset) >= len(found)
+        assert len(set(found)) == len(found)
+        seen += 1
+
+
+def test_classes_that_can_never_be_true():
+    assert findings(["r: forall x: bird(x) -> car(x)"]) == {("never_true", ("bird",))}
+    [finding] = ld.KnowledgeBase(H, "CDE", ["r: forall x: bird(x) -> car(x)"]).lint()
+    assert "C: bird -> animal" in finding.message
+    assert "r" in finding.message
+    assert str(finding).startswith("warning: class 'bird' can never be true")
+
+
+def test_redundant_rules():
+    found = findings(["r: forall x: bird(x) -> ~car(x)", "t: forall x: sky(x) | ~sky(x)"])
+    assert found == {("redundant", ("r",)), ("redundant", ("t",))}
+    texts = [str(f) for f in ld.KnowledgeBase(H, "CDE", ["t: forall x: sky(x) | ~sky(x)"]).lint()]
+    assert texts == ["warning: rule 't' follows already: it is always true"]
+
+
+def test_exists_counts_in_truth_degrees_only():
+    assert findings(["r: exists x: bird(x)"]) == {("truth_only", ("r",))}
+
+
+def test_lint_agrees_with_all_models():
+    rng = random.Random(3)
+    for _ in range(80):
+        kb = random_knowledge(rng, most=6)
+        models = all_models(kb)
+        found = kb.lint()
+        assert any(f.kind == "contradiction" for f in found) == (not models)
+        if models:
+            never = {name for i, name in enumerate(kb.hierarchy.names) if not any(m[i] for m in models)}
+            assert {f.names[0] for f in found if f.kind == "never_true"} == never
+            redundant = set()
+            for rule in kb.rules:
+                others = [r for r in kb.rules if r is not rule]
+                without = ld.KnowledgeBase(kb.hierarchy, kb.families, others, kb.root)
+                if all_models(without) == models:
+                    redundant.add(rule.name)
+            assert {f.names[0] for f in found if f.kind == "redundant"} == redundant
