@@ -4,8 +4,9 @@
     python benchmarks/reasoning.py --quick     # a smaller image and fewer patterns, nothing written
 
 Ours is a whole call of `Diagnoser`: truth degrees, every minimal diagnosis, its likelihood, one draw, and all outputs.
-The others only find the minimal diagnoses. "PySAT" enumerates them pattern by pattern with a SAT solver (blocking what was
-found); "all models" lists the models and compares all pairs of flip sets by matrix products, as a careful script would.
+The others only find the minimal diagnoses. "PySAT" enumerates them pattern by pattern with a SAT solver (blocking
+what was found); "all models" lists the models and compares all pairs of flip sets by matrix products, as a careful
+script would.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def main() -> None:
     torch.manual_seed(0)
     side, patterns = (129, 20) if args.quick else (513, 60)
     lines = [
-        f"One {side} x {side} image, float32, noisy probabilities (uniform in [0, 1]), {torch.get_num_threads()} threads; "
+        f"One {side} x {side} image, float32, uniform noise in [0, 1], {torch.get_num_threads()} threads; "
         f"torch {torch.__version__.split('+')[0]}, Python {platform.python_version()}, {_processor()}, {date.today()}.",
         "",
     ]

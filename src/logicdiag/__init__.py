@@ -5,7 +5,7 @@
 >>> kb = ld.KnowledgeBase(h)
 >>> d = ld.Diagnoser(kb, strategy="greedy")
 >>> [sorted(x.flips) for x in d.diagnoses(dict(animal=.8, bird=.9, cat=.1, vehicle=.2, car=.6, bus=.1, sky=.1))]
-[['car']]
+[['car'], ['animal', 'bird', 'vehicle']]
 """
 
 from .errors import (

@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def hierarchy_show(args: argparse.Namespace) -> int:
     h = Hierarchy.load(args.hierarchy)
-    sys.stdout.write((h.to_yaml() if args.yaml else h.tree() + "\n"))
+    sys.stdout.write(h.to_yaml() if args.yaml else h.tree() + "\n")
     return 0
 
 
@@ -75,12 +75,8 @@ def diagnose(args: argparse.Namespace) -> int:
 
 def _print_summary(summary: dict[str, Any], out: str) -> None:
     console = Console(highlight=False)
-    rate = f"{summary['conflict_rate']:.2%}"
-    console.print(
-        escape(
-            f"{summary['pixels']} pixels, {summary['conflicts']} in conflict ({rate}), all repaired by {summary['strategy']}"
-        )
-    )
+    found = f"{summary['conflicts']} in conflict ({summary['conflict_rate']:.2%})"
+    console.print(escape(f"{summary['pixels']} pixels, {found}, all repaired by {summary['strategy']}"))
     if summary["not_exhaustive"]:
         console.print(
             f"{summary['not_exhaustive']} pixels had more minimal diagnoses than the budget; the likeliest were weighed"
@@ -92,7 +88,7 @@ def _print_summary(summary: dict[str, Any], out: str) -> None:
     console.print(escape(f"written: {out}/revised.npy, {out}/leaf.png, {out}/summary.json"), soft_wrap=True)
 
 
-def _print_counts(console: Console, first: str, second: str, rows: list[tuple[str, ...]], *more: str) -> None:
+def _print_counts(console: Console, first: str, second: str, rows: Sequence[tuple[str, ...]], *more: str) -> None:
     if not rows:
         return
     table = Table(first)
@@ -117,8 +113,8 @@ def _parser() -> argparse.ArgumentParser:
     check = rules.add_parser(
         "check",
         help="lint a knowledge base",
-        description="Syntax, unknown classes, contradictions (a smallest set of rules that contradict each other), classes "
-        "that can never be true, redundant rules. Exit code 2 if the rules cannot be used.",
+        description="Syntax, unknown classes, contradictions (a smallest set of rules that contradict each other), "
+        "classes that can never be true, redundant rules. Exit code 2 if the rules cannot be used.",
     )
     check.add_argument("file", metavar="FILE", help="a rule file")
     _add_knowledge(check)
@@ -135,8 +131,8 @@ def _parser() -> argparse.ArgumentParser:
     repair = commands.add_parser(
         "diagnose",
         help="diagnose and repair an array of probabilities",
-        description="Reads a .npy array of shape (N, n), (n, H, W) or (B, n, H, W) in chunks and writes revised.npy, leaf.png "
-        "and summary.json.",
+        description="Reads a .npy array of shape (N, n), (n, H, W) or (B, n, H, W) in chunks and writes revised.npy, "
+        "leaf.png and summary.json.",
     )
     repair.add_argument("probs", metavar="PROBS.npy")
     _add_knowledge(repair)

@@ -17,7 +17,7 @@ from PIL import Image
 from torch import Tensor
 
 from .errors import LogicDiagError, ProbabilityError
-from .logic.blocks import blocks, check_shape
+from .logic.blocks import Block, below, blocks, check_shape
 from .logic.diagnosis import Diagnoser
 from .logic.hierarchy import Hierarchy
 
@@ -63,9 +63,9 @@ def diagnose_file(
 ) -> dict[str, Any]:
     """Diagnose `path` and write `revised.npy`, `leaf.png` and `summary.json` into the folder `out`.
 
-    The truth degrees are measured over the whole array first. Returns the summary. `leaf.png` has a palette; several images
-    stand one under the other, and a list of pixels is laid out in rows of 512; 255 means no single leaf. With more than 255
-    leaves it is a 16-bit image of leaf index + 1, and 0 means no single leaf.
+    The truth degrees are measured over the whole array first. Returns the summary. `leaf.png` has a palette; several
+    images stand one under the other, and a list of pixels is laid out in rows of 512; 255 means no single leaf. With
+    more than 255 leaves it is a 16-bit image of leaf index + 1, and 0 means no single leaf.
     """
     probs = load_probabilities(path)
     h = diagnoser.kb.hierarchy
@@ -151,14 +151,14 @@ def _located(path: str | Path, nodes_first: Tensor, dim: int, h: Hierarchy) -> P
         count += found
     assert first is not None
     return ProbabilityError(
-        f"{path}: {count} value{'s are' if count > 1 else ' is'} not in [0, 1]; the first is {first[2]:g} at {first[0]}, "
-        f"concept {first[1]!r}"
+        f"{path}: {count} value{'s are' if count > 1 else ' is'} not in [0, 1]; "
+        f"the first is {first[2]:g} at {first[0]}, concept {first[1]!r}"
     )
 
 
-def _target(block: Any, revised_first: Tensor) -> Tensor:
+def _target(block: Block, revised_first: Tensor) -> Tensor:
     """The same pixels in the array on disk, which is contiguous as the user's array need not be."""
-    part = revised_first[(slice(None), *block.lead)]
+    part = below(revised_first, block.lead)
     if part.dim() == 1:
         return part[:, None][:, block.span]
     try:
@@ -231,7 +231,9 @@ def _leaf_image(leaf: Tensor, leaves: int) -> Image.Image:
 
 
 def _palette() -> list[int]:
-    """256 colours far apart, as PASCAL VOC numbers them: bits of the index spread over the bits of red, green and blue."""
+    """256 colours far apart, as PASCAL VOC numbers them: bits of the index spread over the bits of red, green and
+    blue.
+    """
     colours = []
     for index in range(256):
         rgb = [0, 0, 0]

@@ -1,4 +1,6 @@
-"""Which diagnosis is taken: draws agree with the posterior, labels satisfy the rules, what is not valid does not count."""
+"""Which diagnosis is taken: draws agree with the posterior, labels satisfy the rules, what is not valid does not
+count.
+"""
 
 import math
 import random

@@ -150,7 +150,7 @@ def test_blocks_and_processes_add_up():
         diagnoser.measure(halves[0], probs[:30])
         diagnoser.measure(halves[1], probs[30:])
         others: list[torch.Tensor] = []
-        halves[1].reduce(lambda total: others.append(total.clone()))
+        halves[1].reduce(lambda total, others=others: others.append(total.clone()))
         pending = iter(others)
 
         def combine(total, quantifier=quantifier, pending=pending, pixels=halves[0].pixels):

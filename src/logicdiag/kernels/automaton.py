@@ -1,8 +1,8 @@
 """Diagnosis by a bottom-up automaton whose accepted runs are the minimal diagnoses.
 
-`logic/automaton.py` compiles it; here it only runs. Every state of every step has a row in one buffer, which holds per pixel
-the summed weight of all partial diagnoses that end in the state. One sweep up gives the normaliser, one sweep down a draw,
-the likeliest, or the marginals. Steps that do not wait for each other form a wave and are worked on together.
+`logic/automaton.py` compiles it; here it only runs. Every state of every step has a row in one buffer, which holds per
+pixel the summed weight of all partial diagnoses that end in the state. One sweep up gives the normaliser, one sweep
+down a draw, the likeliest, or the marginals. Steps that do not wait for each other form a wave, worked on together.
 
 Weights are plain products of float32 where these stay well inside their range, which is nearly always; else of float64;
 and where even those could leave it, a pixel is worked on in logarithms.
@@ -99,7 +99,9 @@ class Wave:
     left: tuple[tuple[int, ...], ...]
     right: tuple[tuple[int, ...], ...]
     step: tuple[int, ...]
-    """Which step of the wave each state belongs to; a pixel chooses one state per step, so draws one number per step."""
+    """Which step of the wave each state belongs to; a pixel chooses one state per step, so draws one number per
+    step.
+    """
 
     @property
     def steps(self) -> int:
@@ -219,7 +221,9 @@ LOGARITHMS = Arithmetic(torch.add, torch.logaddexp, one=0.0)
 LIKELIEST = Arithmetic(torch.add, torch.maximum, one=0.0)
 
 SMALL = {torch.float32: 1e-18, torch.float64: 1e-150}
-"""Two weights above this have a product that does not vanish; a pixel with a smaller one goes to the next arithmetic."""
+"""Two weights above this have a product that does not vanish; a pixel with a smaller one goes to the next
+arithmetic.
+"""
 
 Buffer = Float[Tensor, "states pixels"]
 
@@ -359,8 +363,8 @@ def _sweep_down(
 ) -> Buffer:
     """1 at every state that a drawn run passes through.
 
-    The running sum over the ways of a state repeats the additions of the sweep up, so it ends at exactly the same number;
-    the draw is below it, and the way at which the sum first exceeds the draw has a positive weight.
+    The running sum over the ways of a state repeats the additions of the sweep up, so it ends at exactly the same
+    number; the draw is below it, and the way at which the sum first exceeds the draw has a positive weight.
     """
     on = torch.zeros_like(weights)
     on[schedule.final] = 1

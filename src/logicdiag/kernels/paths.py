@@ -1,8 +1,8 @@
 """Diagnosis where the models are root-to-leaf paths: C, D and E together, whatever rules a user adds.
 
-A user's rule can only forbid some paths, and what is left is again a tree whose models are its paths; so the closed form of
-`docs/semantics.md` (fact 3) holds with the forbidden leaves pruned. All masks are floats of 0 and 1, because arithmetic on
-floats is several times faster than Boolean selection on a CPU and no slower on a GPU.
+A user's rule can only forbid some paths, and what is left is again a tree whose models are its paths; so the closed
+form of `docs/semantics.md` (fact 3) holds with the forbidden leaves pruned. All masks are floats of 0 and 1, because
+arithmetic on floats is several times faster than Boolean selection on a CPU and no slower on a GPU.
 """
 
 from __future__ import annotations

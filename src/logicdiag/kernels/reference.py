@@ -1,7 +1,7 @@
 """The specification: plain loops over Python numbers, for small trees. Nothing here is meant to be fast.
 
-A tree is the parent index of every node (-1 at the top level); a knowledge base is that tree, a set of families, whether
-the root holds, and Python functions for further rules.
+A tree is the parent index of every node (-1 at the top level); a knowledge base is that tree, a set of families,
+whether the root holds, and Python functions for further rules.
 """
 
 from __future__ import annotations

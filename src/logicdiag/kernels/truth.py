@@ -1,7 +1,7 @@
 """Sums over pixels from which the truth degrees of C, D and E follow (Eq. fuzzy:*), block by block.
 
-Every universal truth degree is 1 - M_p(error) for a power mean M_p of the rule's error at each pixel. What is kept per rule
-is the sum of error^p (or the maximum, where p is infinite); sums of blocks, and of processes, add up.
+Every universal truth degree is 1 - M_p(error) for a power mean M_p of the rule's error at each pixel. What is kept
+per rule is the sum of error^p (or the maximum, where p is infinite); sums of blocks, and of processes, add up.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 """Compiles rules over a tree into a bottom-up automaton whose accepted runs are exactly the minimal diagnoses.
 
-Read a diagnosis from the leaves up. What the rest of the tree can see of a finished part is its *signature*: the value of
-its topmost node (or, for a half-read sibling group, whether some sibling is true) and, of each user rule that is not decided
-yet, the values it has met. A diagnosis is not minimal when another label, between it and what was observed, satisfies the
-rules as well. So a state is
+Read a diagnosis from the leaves up. What the rest of the tree can see of a finished part is its *signature*: the
+value of its topmost node (or, for a half-read sibling group, whether some sibling is true) and, of each user rule
+that is not decided yet, the values it has met. A diagnosis is not minimal when another label, between it and what was
+observed, satisfies the rules as well. So a state is
 
     (signature, signatures that a label closer to the observation could show here)
 
-and a partial diagnosis is dropped the moment such an alternative shows its own signature: replacing it would go unnoticed
-above. `docs/semantics.md` proves that what is left at the end are the minimal diagnoses, each reached once.
+and a partial diagnosis is dropped the moment such an alternative shows its own signature: replacing it would go
+unnoticed above. `docs/semantics.md` proves that what is left at the end are the minimal diagnoses, each reached once.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ from .knowledge import KnowledgeBase
 Met = frozenset[tuple[str, bool]]
 """The values that an undecided rule has met."""
 Signature = tuple[bool | None, tuple[tuple[int, Met | None], ...]]
-"""(value of the topmost node or of "some sibling", per undecided rule what it met; None for a rule already satisfied)."""
+"""(value of the topmost node or of "some sibling", per undecided rule what it met; None for a rule already
+satisfied).
+"""
 State = tuple[Signature, frozenset[Signature]]
 Combine = Callable[[bool | None, bool | None], tuple[bool, bool | None]]
 """Two values -> (do they satisfy the families, the value seen from above)."""

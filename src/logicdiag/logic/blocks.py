@@ -1,4 +1,6 @@
-"""Probabilities as the user has them -> blocks of rows as the kernels want them, and back. Also: are they probabilities?"""
+"""Probabilities as the user has them -> blocks of rows as the kernels want them, and back. Also: are they
+probabilities?
+"""
 
 from __future__ import annotations
 
@@ -23,12 +25,18 @@ class Block:
 
     def rows(self, nodes_first: Tensor) -> Tensor:
         """(n, *pixels) -> (n, P), without copying."""
-        part = nodes_first[(slice(None), *self.lead)]
-        return _flat(part)[:, self.span]
+        return _flat(below(nodes_first, self.lead))[:, self.span]
 
     def pixels(self, per_pixel: Tensor) -> Tensor:
         """(*pixels) -> (P,), without copying."""
         return per_pixel[self.lead].view(-1)[self.span]
+
+
+def below(nodes_first: Tensor, lead: tuple[int, ...]) -> Tensor:
+    """(n, *pixels) -> (n, *rest), at one place of the leading pixel dimensions."""
+    for place in lead:
+        nodes_first = nodes_first[:, place]
+    return nodes_first
 
 
 @cache
@@ -49,7 +57,7 @@ def _flat(part: Tensor) -> Tensor:
 def blocks(nodes_first: Tensor, size: int) -> Iterator[Block]:
     """Cover all pixels of an (n, *pixels) tensor by blocks of at most `size` that need no copy to become rows."""
     lead_dims = 0
-    while nodes_first.numel() and not _flattens(nodes_first[(slice(None), *(0,) * lead_dims)]):
+    while nodes_first.numel() and not _flattens(below(nodes_first, (0,) * lead_dims)):
         lead_dims += 1
     pixel_shape = nodes_first.shape[1:]
     inner = pixel_shape[lead_dims:].numel()

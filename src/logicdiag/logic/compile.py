@@ -144,8 +144,8 @@ def compile_knowledge(kb: KnowledgeBase, work: int = WORK) -> Program:
             if search.is_contradiction():
                 raise _contradiction(kb) from None
             warnings.warn(
-                f"{len(bodies)} user rules tie {len(nodes)} classes together too tightly for a sweep; pixels in conflict "
-                "are searched one pattern at a time, exactly but slowly",
+                f"{len(bodies)} user rules tie {len(nodes)} classes together too tightly for a sweep; "
+                "pixels in conflict are searched one pattern at a time, exactly but slowly",
                 TangledRulesWarning,
                 stacklevel=3,
             )

@@ -237,10 +237,15 @@ class Diagnoser:
 
     def explain_at(self, probs: Tensor, at: tuple[int, ...], result: Result, dim: int = 1) -> Explanation:
         """The explanation of one pixel of a batch, with the batch's truth degrees and the diagnosis that was taken."""
-        where = (*at[: dim % probs.dim()], slice(None), *at[dim % probs.dim() :])
-        flipped = result.observed[where] ^ result.revised[where]
+
+        def pixel(tensor: Tensor) -> Tensor:
+            for place in at:
+                tensor = tensor[:, place]
+            return tensor
+
+        flipped = pixel((result.observed ^ result.revised).movedim(dim, 0))
         taken = frozenset(name for name, flip in zip(self.kb.hierarchy.names, flipped.tolist(), strict=True) if flip)
-        return self.explain(probs[where].cpu(), degrees=result.truth_degrees or None, taken=taken)
+        return self.explain(pixel(probs.movedim(dim, 0)).cpu(), degrees=result.truth_degrees or None, taken=taken)
 
     def _column(self, observation: Observation) -> Float[Tensor, "n 1"]:
         names = self.kb.hierarchy.names

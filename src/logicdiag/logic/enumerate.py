@@ -1,7 +1,7 @@
 """Every minimal diagnosis of one observation, likeliest first, from a compiled automaton.
 
-A diagnosis is a bit mask of flipped rows, with the log of its weight. States that no complete diagnosis of this observation
-passes through are left out first, so the work is proportional to what is found.
+A diagnosis is a bit mask of flipped rows, with the log of its weight. States that no complete diagnosis of this
+observation passes through are left out first, so the work is proportional to what is found.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias, TypeVar, Union
+from typing import Any, TypeAlias, TypeVar, Union
 
 T = TypeVar("T")
 
@@ -41,7 +41,8 @@ class _Binary:
     right: Formula
 
     def __str__(self) -> str:
-        return f"{_wrapped(self.left, self)} {_SYMBOL[type(self)]} {_wrapped(self.right, self, right=True)}"
+        whole: Any = self
+        return f"{_wrapped(self.left, whole)} {_SYMBOL[type(self)]} {_wrapped(self.right, whole, right=True)}"
 
 
 class And(_Binary):
@@ -126,11 +127,11 @@ def atoms(formula: Formula) -> tuple[str, ...]:
 class Algebra:
     """What the connectives mean: Boolean, fuzzy, or clauses of a solver."""
 
-    negate: Callable[[T], T]
-    conjoin: Callable[[T, T], T]
-    disjoin: Callable[[T, T], T]
-    imply: Callable[[T, T], T]
-    equal: Callable[[T, T], T]
+    negate: Callable[[Any], Any]
+    conjoin: Callable[[Any, Any], Any]
+    disjoin: Callable[[Any, Any], Any]
+    imply: Callable[[Any, Any], Any]
+    equal: Callable[[Any, Any], Any]
 
 
 BOOLEAN = Algebra(
@@ -157,7 +158,8 @@ def interpret(
             raise TypeError(f"a quantifier inside a per-pixel formula: {formula}")
         return quantify(formula)
     if isinstance(formula, Not):
-        return algebra.negate(interpret(formula.body, atom, algebra, quantify))
+        value: T = algebra.negate(interpret(formula.body, atom, algebra, quantify))
+        return value
     left = interpret(formula.left, atom, algebra, quantify)
     right = interpret(formula.right, atom, algebra, quantify)
     operation: dict[type, Callable[[T, T], T]] = {

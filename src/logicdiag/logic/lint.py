@@ -115,8 +115,8 @@ def lint(kb: KnowledgeBase) -> list[Finding]:
 def smallest_contradiction(kb: KnowledgeBase) -> tuple[str, ...] | None:
     """A smallest set of rules that cannot all hold, None if all can.
 
-    A set of rules contradicts itself iff it meets every "correction set" (rules whose removal restores consistency). So:
-    take a smallest set that meets all correction sets known so far; if it is consistent, what it leaves out after
+    A set of rules contradicts itself iff it meets every "correction set" (rules whose removal restores consistency).
+    So: take a smallest set that meets all correction sets known so far; if it is consistent, what it leaves out after
     growing it as far as possible is a new correction set; otherwise it is a smallest contradiction.
     """
     solver = _Switched(kb)

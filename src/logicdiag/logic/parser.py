@@ -13,7 +13,7 @@ import textwrap
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from lark import Lark, Token, Tree
 from lark.exceptions import UnexpectedCharacters, UnexpectedInput, UnexpectedToken
@@ -77,7 +77,7 @@ def parse(text: str, names: Iterable[str] | None = None, source: str = "rules") 
     except UnexpectedInput as error:
         raise _syntax_error(error, text, source) from None
     reader = _Reader(text, source, None if names is None else {rule_name(n): n for n in names})
-    rules = [reader.rule(node) for node in tree.children if node is not None]
+    rules = [reader.rule(node) for node in tree.children if isinstance(node, Tree)]
     _check_unique([rule.name for rule in rules], source)
     return rules
 
@@ -115,7 +115,7 @@ class _Reader:
         return Rule(given[0].strip("\"'") if given else str(formula), formula, self.source)
 
     def formula(self, node: Tree[Any], variable: Token | None, depth: int = 0) -> Formula:
-        kind, parts = str(node.data), node.children
+        kind, parts = str(node.data), cast("list[Any]", node.children)
         if depth > _DEEPEST:
             raise RuleError(
                 f"nested more than {_DEEPEST} deep", self.text, node.meta.line, node.meta.column, self.source

@@ -183,4 +183,5 @@ def _single_leaf(leaves: Bool[Tensor, "leaves pixels"]) -> Int64[Tensor, " pixel
     truth = leaves.to(torch.float32)
     index = torch.arange(leaves.shape[0], dtype=torch.float32, device=leaves.device)
     count, where = torch.stack([torch.ones_like(index), index]) @ truth
-    return ((where + 1) * (count == 1) - 1).long()
+    leaf: Tensor = ((where + 1) * (count == 1) - 1).long()
+    return leaf

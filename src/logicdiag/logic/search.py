@@ -79,8 +79,8 @@ class Search:
     def best_first(self, pattern: int, flip: Sequence[float], budget: int) -> tuple[list[Weighted], bool]:
         """The likeliest minimal diagnoses, likeliest first, and whether they are all of them.
 
-        The bound of an open node is the weight of what it flips and of all that would still be gained by flipping: nothing
-        below it weighs more, so diagnoses come out in order.
+        The bound of an open node is the weight of what it flips and of all that would still be gained by flipping:
+        nothing below it weighs more, so diagnoses come out in order.
         """
         found: list[Weighted] = []
         heap: list[tuple[float, int, int, int, list[int] | None]] = []

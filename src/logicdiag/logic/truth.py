@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..kernels.layout import Layout
 from ..kernels.truth import FamilyErrors, PowerMean
-from .formula import Exists, Formula, atoms, interpret, quantified
+from .formula import Atom, Exists, Forall, Formula, Not, atoms, interpret, quantified
 from .fuzzy import PRODUCT_IMPLICATION, connectives, power
 from .knowledge import KnowledgeBase
 
@@ -75,7 +75,9 @@ class TruthMeter:
             combine(total)
 
     def degrees(self) -> dict[str, Float[Tensor, " n"]]:
-        """g(o, k) for every concept o, by family and by the name of each user rule; 1 where a rule says nothing of o."""
+        """g(o, k) for every concept o, by family and by the name of each user rule; 1 where a rule says nothing of
+        o.
+        """
         count = int(self.pixels)
         order = torch.tensor(self.layout.row_of, device=self.pixels.device)
         degrees = {family: values[order] for family, values in self.families.degrees(count).items()}
@@ -106,12 +108,12 @@ def _sentences(formula: Formula) -> list[Formula]:
         part = stack.pop()
         if not quantified(part):
             continue
-        if hasattr(part, "variable"):
+        if isinstance(part, (Forall, Exists)):
             found.append(part)
-        elif hasattr(part, "left"):
+        elif isinstance(part, Not):
+            stack.append(part.body)
+        elif not isinstance(part, Atom):
             stack += [part.left, part.right]
-        else:
-            stack.append(part.body)  # type: ignore[union-attr]
     return found
 
 
