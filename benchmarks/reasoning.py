@@ -12,12 +12,14 @@ script would.
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import platform
 import random
 import statistics
 import sys
 import time
 from collections.abc import Callable, Iterable
+from concurrent.futures import ProcessPoolExecutor
 from datetime import date
 from pathlib import Path
 
@@ -74,7 +76,7 @@ def _against_others(side: int, patterns: int) -> list[str]:
         diagnoser = ld.Diagnoser(kb)
         probs = torch.rand(1, len(h), side, side)
         ours = _median(lambda d=diagnoser, p=probs: d(p)) / side**2
-        memory = _peak_extra_bytes(lambda d=diagnoser, p=probs: d(p)) / (probs.numel() * probs.element_size())
+        memory = _peak_extra(kb, side)
         sat, capped = _pysat_seconds(kb, probs, patterns)
         row = [title, str(len(h)), f"{ours * 1e6:.2f}", f"{'> ' if capped else ''}{sat * 1e6:.0f}"]
         row.append(f"{'> ' if capped else ''}{sat / ours:,.0f} x")
@@ -216,17 +218,29 @@ def _median(run: Callable[[], object], repeat: int = 5) -> float:
     return statistics.median(seconds)
 
 
-def _peak_extra_bytes(run: Callable[[], object]) -> float:
-    """Highest resident memory while `run` runs, its result included, above what was resident before (Linux)."""
+def _peak_extra(kb: ld.KnowledgeBase, side: int) -> float:
+    """Highest resident memory of one call, its result included, above the input's, as a multiple of the input's.
+
+    In a process of its own, so that memory freed earlier does not hide what a call takes (Linux).
+    """
+    options = (kb.hierarchy.title, kb.families, [str(rule.formula) for rule in kb.rules], side)
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(_peak_extra_here, *options).result()
+
+
+def _peak_extra_here(hierarchy: str, families: str, rules: list[str], side: int) -> float:
+    diagnoser = ld.Diagnoser(ld.KnowledgeBase(ld.Hierarchy.load(hierarchy), families, rules))
+    n = len(diagnoser.kb.hierarchy)
+    diagnoser(torch.rand(1, n, 8, 8))
+    probs = torch.rand(1, n, side, side)
     try:
-        Path("/proc/self/clear_refs").write_text("5")
         before = _status("VmRSS")
-        result = run()
+        result = diagnoser(probs)
         peak = _status("VmHWM")
-        del result
     except OSError:
         return float("nan")
-    return max(0.0, peak - before)
+    del result
+    return (peak - before) / (probs.numel() * probs.element_size())
 
 
 def _status(key: str) -> float:

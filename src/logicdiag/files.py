@@ -225,7 +225,7 @@ def _leaf_image(leaf: Tensor, leaves: int) -> Image.Image:
     if leaves > NO_LEAF:
         return Image.fromarray((flat + 1).numpy().astype(np.uint16))
     indices = torch.where(flat < 0, NO_LEAF, flat).to(torch.uint8).numpy()
-    image = Image.fromarray(indices, mode="L")
+    image = Image.fromarray(indices)
     image.putpalette(_palette())
     return image
 

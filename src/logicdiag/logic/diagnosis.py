@@ -152,11 +152,10 @@ class Diagnoser:
             yield block, rows, inside
 
     def _pixels_at_once(self, probs: Tensor, floats_per_pixel: int) -> int:
-        """On a CPU, small enough for its caches, and for memory beside the input and the result."""
-        if probs.device.type != "cpu":
-            return max(1024, (1 << 28) // floats_per_pixel)
-        room = min(probs.numel() * probs.element_size(), 32 << 20)
-        return max(256, room // (4 * floats_per_pixel))
+        """Small enough for memory beside the input and the result, and on a CPU for its caches."""
+        cached, least = (32 << 20, 256) if probs.device.type == "cpu" else (1 << 30, 1024)
+        room = min(probs.numel() * probs.element_size(), cached)
+        return max(least, room // (4 * floats_per_pixel))
 
     # ---- truth degrees -------------------------------------------------------------------------
 

@@ -81,6 +81,7 @@ class Repair:
         device = self.trust.device
         self.back = torch.tensor(self.program.layout.row_of, device=device)
         self.leaf_rows = torch.tensor(self.program.layout.leaf_rows, device=device)
+        self.leaf_channels = torch.tensor(self.kb.hierarchy.leaf_indices, device=device)
         self.observed = self.result.observed.movedim(self.dim, 0)
         self.revised = self.result.revised.movedim(self.dim, 0)
         self.expected = None if self.result.expected is None else self.result.expected.movedim(self.dim, 0)
@@ -93,7 +94,7 @@ class Repair:
         block.pixels(self.result.conflict).copy_(conflict if inside is None else conflict & inside)
         if not conflict.all():
             block.rows(self.revised).copy_(labels)
-            leaf = _single_leaf((rows > 0.5).index_select(0, self.leaf_rows))
+            leaf = _single_leaf(labels.index_select(0, self.leaf_channels))
             block.pixels(self.result.leaf).copy_(leaf if inside is None else leaf.where(inside, -1))
             if self.expected is not None:
                 block.rows(self.expected).copy_(labels)
@@ -179,9 +180,12 @@ def _joined(parts: list[Taken]) -> Taken:
 
 
 def _single_leaf(leaves: Bool[Tensor, "leaves pixels"]) -> Int64[Tensor, " pixels"]:
-    """The one true leaf of each pixel, -1 where there is none or more than one."""
-    truth = leaves.to(torch.float32)
-    index = torch.arange(leaves.shape[0], dtype=torch.float32, device=leaves.device)
-    count, where = torch.stack([torch.ones_like(index), index]) @ truth
-    leaf: Tensor = ((where + 1) * (count == 1) - 1).long()
+    """The one true leaf of each pixel, -1 where there is none or more than one.
+
+    Each leaf counts a power of two above all indices, plus its own index: one inner product tells both.
+    """
+    above = 1 << leaves.shape[0].bit_length()
+    value = torch.arange(above, above + leaves.shape[0], dtype=torch.float32, device=leaves.device)
+    found = value @ leaves.to(torch.float32)
+    leaf: Tensor = torch.where((found >= above) & (found < 2 * above), found - above, -1).long()
     return leaf
