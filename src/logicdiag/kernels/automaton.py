@@ -12,199 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
+from .schedule import FLIP_FALSE, FLIP_TRUE, KEEP_FALSE, KEEP_TRUE, Automaton, Schedule, Wave
 from .taken import FORBIDDEN, Taken, uniform
-
-KEEP_FALSE, FLIP_FALSE, KEEP_TRUE, FLIP_TRUE = range(4)
-"""What was observed at a node, and whether the diagnosis flips it."""
-
-
-@dataclass(frozen=True)
-class Root:
-    """The virtual Root: one state, no row."""
-
-    states = 1
-
-
-@dataclass(frozen=True)
-class Observe:
-    """One node: `state_of[kind]` is the state that a kind of observation and decision leads to, None if to none."""
-
-    row: int
-    state_of: tuple[int | None, int | None, int | None, int | None]
-
-    @property
-    def states(self) -> int:
-        return 1 + max(state for state in self.state_of if state is not None)
-
-    def ways(self, observed: bool) -> list[tuple[int, bool]]:
-        """(state, whether the node is flipped there) for one observation; a state appears once at most."""
-        kinds = (KEEP_TRUE, FLIP_TRUE) if observed else (KEEP_FALSE, FLIP_FALSE)
-        return [
-            (state, kind in (FLIP_FALSE, FLIP_TRUE)) for kind in kinds if (state := self.state_of[kind]) is not None
-        ]
-
-
-@dataclass(frozen=True)
-class Join:
-    """Two earlier steps side by side: pair k of their states, (left[k], right[k]), leads to state target[k].
-
-    Pairs are sorted by target; a pair that breaks a rule, or is not minimal, is not listed.
-    """
-
-    first: int
-    second: int
-    left: tuple[int, ...]
-    right: tuple[int, ...]
-    target: tuple[int, ...]
-
-    @property
-    def states(self) -> int:
-        return self.target[-1] + 1
-
-
-@dataclass(frozen=True)
-class Automaton:
-    steps: tuple[Root | Observe | Join, ...]
-    """Each after the steps it joins; the last has one state."""
-
-    @cached_property
-    def rows(self) -> tuple[int, ...]:
-        return tuple(step.row for step in self.steps if isinstance(step, Observe))
-
-    @cached_property
-    def schedule(self) -> Schedule:
-        return Schedule.of(self)
-
-    @property
-    def size(self) -> int:
-        """Number of transitions: the cost of a pixel."""
-        return sum(len(step.target) if isinstance(step, Join) else step.states for step in self.steps)
-
-
-@dataclass(frozen=True)
-class Wave:
-    """States computed together: rows `start` to `stop` of the buffer, those with the most ways first.
-
-    The k-th way of the first `len(left[k])` states multiplies rows left[k] and right[k] of the buffer.
-    """
-
-    start: int
-    stop: int
-    left: tuple[tuple[int, ...], ...]
-    right: tuple[tuple[int, ...], ...]
-    step: tuple[int, ...]
-    """Which step of the wave each state belongs to; a pixel chooses one state per step, so draws one number per
-    step.
-    """
-
-    @property
-    def steps(self) -> int:
-        return 1 + max(self.step)
-
-    @cached_property
-    def _on_device(self) -> dict[torch.device, tuple[list[Tensor], list[Tensor], Tensor]]:
-        return {}
-
-    def indices(self, device: torch.device) -> tuple[list[Tensor], list[Tensor], Tensor]:
-        """`left`, `right` and `step` as tensors."""
-        if device not in self._on_device:
-            self._on_device[device] = (
-                [torch.tensor(rows, device=device) for rows in self.left],
-                [torch.tensor(rows, device=device) for rows in self.right],
-                torch.tensor(self.step, device=device),
-            )
-        return self._on_device[device]
-
-
-@dataclass(frozen=True)
-class Schedule:
-    """The buffer: row 0 is one; then per node keep-false, flip-false, keep-true, flip-true; then the waves."""
-
-    nodes: int
-    waves: tuple[Wave, ...]
-    final: int
-    """The row of the accepting state."""
-
-    @property
-    def height(self) -> int:
-        return self.waves[-1].stop
-
-    @classmethod
-    def of(cls, automaton: Automaton) -> Schedule:
-        node_of = {row: i for i, row in enumerate(automaton.rows)}
-        ways, level = _ways_and_levels(automaton)
-        # rows that need no work: the root, and states of a node that only one kind of observation leads to
-        row_of: dict[tuple[int, int], int] = {}
-        waiting: dict[int, list[tuple[int, int]]] = {}
-        for number, step in enumerate(automaton.steps):
-            for state in range(step.states):
-                if isinstance(step, Root):
-                    row_of[number, state] = 0
-                elif isinstance(step, Observe) and len(ways[number][state]) == 1:
-                    row_of[number, state] = _base(node_of[step.row], ways[number][state][0][0])
-                else:
-                    waiting.setdefault(level[number], []).append((number, state))
-        waves: list[Wave] = []
-        stop = 1 + 4 * len(node_of)
-        for depth in sorted(waiting):
-            targets = sorted(waiting[depth], key=lambda target: -len(ways[target[0]][target[1]]))
-            left: list[list[int]] = []
-            right: list[list[int]] = []
-            for number, state in targets:
-                step = automaton.steps[number]
-                for k, (one, other) in enumerate(ways[number][state]):
-                    if k == len(left):
-                        left.append([])
-                        right.append([])
-                    if isinstance(step, Join):
-                        left[k].append(row_of[step.first, one])
-                        right[k].append(row_of[step.second, other])
-                    elif isinstance(step, Observe):
-                        left[k].append(_base(node_of[step.row], one))
-                        right[k].append(0)
-            for place, target in enumerate(targets):
-                row_of[target] = stop + place
-            order = {number: i for i, number in enumerate(dict.fromkeys(number for number, _ in targets))}
-            waves.append(
-                Wave(
-                    stop,
-                    stop + len(targets),
-                    tuple(map(tuple, left)),
-                    tuple(map(tuple, right)),
-                    tuple(order[number] for number, _ in targets),
-                )
-            )
-            stop += len(targets)
-        return cls(len(node_of), tuple(waves), row_of[len(automaton.steps) - 1, 0])
-
-
-def _base(node: int, kind: int) -> int:
-    return 1 + 4 * node + kind
-
-
-def _ways_and_levels(automaton: Automaton) -> tuple[list[list[list[tuple[int, int]]]], list[int]]:
-    """Per step and state, the pairs (or, for a node, the kinds) that lead to it; per step, what it waits for."""
-    ways: list[list[list[tuple[int, int]]]] = []
-    level: list[int] = []
-    for step in automaton.steps:
-        mine: list[list[tuple[int, int]]] = [[] for _ in range(step.states)]
-        if isinstance(step, Join):
-            for left, right, target in zip(step.left, step.right, step.target, strict=True):
-                mine[target].append((left, right))
-            level.append(1 + max(level[step.first], level[step.second]))
-        else:
-            for kind, state in enumerate(step.state_of if isinstance(step, Observe) else ()):
-                if state is not None:
-                    mine[state].append((kind, 0))
-            level.append(0)
-        ways.append(mine)
-    return ways, level
 
 
 @dataclass(frozen=True)
@@ -343,19 +157,25 @@ def _sweep_up(
     return weights, scale, (least > SMALL[flip.dtype]) & (weights[schedule.final] < 1 / SMALL[flip.dtype])
 
 
-def _ways(wave: Wave, weights: Buffer, arithmetic: Arithmetic) -> Iterator[tuple[Tensor, int]]:
-    """The weight of each state's first way, then of each second one, and so on; and how many states have one."""
+def _ways(
+    wave: Wave, weights: Buffer, arithmetic: Arithmetic, last: bool = True
+) -> Iterator[tuple[Float[Tensor, "ways pixels"], int]]:
+    """The weight of each state's first way, then of each second one, and so on; and how many states have one.
+
+    Without `last`, only of the states that have a further way.
+    """
     lefts, rights, _ = wave.indices(weights.device)
-    for left, right in zip(lefts, rights, strict=True):
-        way = weights.index_select(0, left)
-        yield arithmetic.times(way, weights.index_select(0, right), out=way), len(left)
+    for left, right, (count, more) in zip(lefts, rights, wave.counts(), strict=True):
+        size = count if last else more
+        way = weights.index_select(0, left[:size])
+        yield arithmetic.times(way, weights.index_select(0, right[:size]), out=way), count
 
 
-def _shares(wave: Wave, weights: Buffer) -> Iterator[tuple[Tensor, int]]:
+def _shares(wave: Wave, weights: Buffer, last: bool = True) -> Iterator[tuple[Float[Tensor, "ways pixels"], int]]:
     """As `_ways`, from logarithms: each way's share of its state; exactly 0 for a way that is no diagnosis."""
-    for way, count in _ways(wave, weights, LOGARITHMS):
+    for way, count in _ways(wave, weights, LOGARITHMS, last):
         live = way > -FORBIDDEN / 2
-        yield torch.exp((way - weights[wave.start : wave.start + count]).clamp_(-700, 0)).mul_(live), count
+        yield torch.exp((way - weights[wave.start : wave.start + len(way)]).clamp_(-700, 0)).mul_(live), count
 
 
 def _sweep_down(
@@ -364,29 +184,31 @@ def _sweep_down(
     """1 at every state that a drawn run passes through.
 
     The running sum over the ways of a state repeats the additions of the sweep up, so it ends at exactly the same
-    number; the draw is below it, and the way at which the sum first exceeds the draw has a positive weight.
+    number; the draw is below it, so the way at which the sum first exceeds the draw has a positive weight, and where
+    none but the last is left it is the last.
     """
     on = torch.zeros_like(weights)
     on[schedule.final] = 1
     for wave in reversed(schedule.waves):
-        draw = uniform((wave.steps, weights.shape[1]), weights, generator).index_select(
-            0, wave.indices(weights.device)[2]
-        )
+        draw = uniform((wave.draws, weights.shape[1]), weights, generator)
+        draw = draw.index_select(0, wave.indices(weights.device)[2])
         if arithmetic is PRODUCTS:
-            draw *= weights[wave.start : wave.stop]
-            ways = _ways(wave, weights, PRODUCTS)
+            draw *= weights[wave.start : wave.start + len(draw)]
+            ways = _ways(wave, weights, PRODUCTS, last=False)
         else:
-            total = torch.zeros_like(draw)
+            total = weights.new_zeros(wave.stop - wave.start, weights.shape[1])
             for way, count in _shares(wave, weights):
                 total[:count] += way
-            draw *= total
-            ways = _shares(wave, weights)
+            draw *= total[: len(draw)]
+            ways = _shares(wave, weights, last=False)
         waiting = on[wave.start : wave.stop].clone()
         running = torch.empty(0)
         for k, (way, count) in enumerate(ways):
-            running = way if k == 0 else running[:count].add_(way)
-            taken = torch.gt(running, draw[:count], out=torch.empty_like(running)).mul_(waiting[:count])
-            waiting[:count] -= taken
+            running = way if k == 0 else running[: len(way)].add_(way)
+            taken = waiting[:count].clone()
+            exceeds = torch.gt(running, draw[: len(way)], out=torch.empty_like(running))
+            taken[: len(way)] *= exceeds
+            waiting[: len(way)] -= taken[: len(way)]
             _pass_on(on, wave, k, taken)
     return on
 
@@ -397,9 +219,10 @@ def _follow_best(schedule: Schedule, weights: Buffer) -> Buffer:
     on[schedule.final] = 1
     for wave in reversed(schedule.waves):
         waiting = on[wave.start : wave.stop].clone()
-        for k, (way, count) in enumerate(_ways(wave, weights, LIKELIEST)):
-            taken = torch.eq(way, weights[wave.start : wave.start + count], out=way).mul_(waiting[:count])
-            waiting[:count] -= taken
+        for k, (way, count) in enumerate(_ways(wave, weights, LIKELIEST, last=False)):
+            taken = waiting[:count].clone()
+            taken[: len(way)] *= torch.eq(way, weights[wave.start : wave.start + len(way)], out=way)
+            waiting[: len(way)] -= taken[: len(way)]
             _pass_on(on, wave, k, taken)
     return on
 

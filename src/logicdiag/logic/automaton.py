@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import reduce
 
-from ..kernels.automaton import FLIP_FALSE, FLIP_TRUE, KEEP_FALSE, KEEP_TRUE, Automaton, Join, Observe, Root
+from ..kernels.schedule import FLIP_FALSE, FLIP_TRUE, KEEP_FALSE, KEEP_TRUE, Automaton, Join, Observe, Root
 from .formula import Formula, atoms, restrict
 from .hierarchy import ROOT
 from .knowledge import KnowledgeBase

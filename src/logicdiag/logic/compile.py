@@ -18,9 +18,9 @@ from torch import Tensor
 from ..errors import ContradictionError, TangledRulesWarning
 from ..kernels import automaton as automata
 from ..kernels import paths
-from ..kernels.automaton import Automaton
 from ..kernels.layout import Layout
 from ..kernels.paths import PathProgram
+from ..kernels.schedule import Automaton
 from ..kernels.taken import FORBIDDEN, Taken
 from .automaton import TooLarge, build
 from .enumerate import Weighted, count, enumerate_diagnoses, likeliest

@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 
-from ..kernels.automaton import Automaton, Join, Observe
+from ..kernels.schedule import Automaton, Join, Observe
 
 Weighted = tuple[float, int]
 """(log weight, bit mask of flipped rows)"""
