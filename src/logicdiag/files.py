@@ -17,7 +17,7 @@ from PIL import Image
 from torch import Tensor
 
 from .errors import LogicDiagError, ProbabilityError
-from .logic.blocks import Block, below, blocks, check_shape
+from .logic.blocks import blocks, check_shape
 from .logic.diagnosis import Diagnoser
 from .logic.hierarchy import Hierarchy
 
@@ -109,10 +109,10 @@ def _diagnose_into(
         revised_first = torch.from_numpy(revised).movedim(dim, 0)
         leaf = torch.empty(nodes_first.shape[1:], dtype=torch.int32)
         finished = 0
-        for block in blocks(nodes_first, CHUNK):
+        for block in blocks((nodes_first, revised_first), CHUNK):
             rows = block.rows(nodes_first)
             result = diagnoser(rows, dim=0, generator=generator, degrees=degrees)
-            _target(block, revised_first).copy_(result.revised)
+            block.rows(revised_first).copy_(result.revised)
             block.pixels(leaf).copy_(result.leaf)
             tally.add(result)
             finished += rows.shape[1]
@@ -128,7 +128,7 @@ def _diagnose_into(
 
 def _chunks(nodes_first: Tensor) -> Iterator[tuple[Tensor, int]]:
     done = 0
-    for block in blocks(nodes_first, CHUNK):
+    for block in blocks((nodes_first,), CHUNK):
         rows = block.rows(nodes_first)
         done += rows.shape[1]
         yield rows, done
@@ -137,7 +137,7 @@ def _chunks(nodes_first: Tensor) -> Iterator[tuple[Tensor, int]]:
 def _located(path: str | Path, nodes_first: Tensor, dim: int, h: Hierarchy) -> ProbabilityError:
     """What is no probability in the whole array: how many values, and where the first one is."""
     count, first = 0, None
-    for block in blocks(nodes_first, CHUNK):
+    for block in blocks((nodes_first,), CHUNK):
         rows = block.rows(nodes_first)
         wrong = ~((rows >= 0) & (rows <= 1))
         found = int(wrong.sum())
@@ -154,17 +154,6 @@ def _located(path: str | Path, nodes_first: Tensor, dim: int, h: Hierarchy) -> P
         f"{path}: {count} value{'s are' if count > 1 else ' is'} not in [0, 1]; "
         f"the first is {first[2]:g} at {first[0]}, concept {first[1]!r}"
     )
-
-
-def _target(block: Block, revised_first: Tensor) -> Tensor:
-    """The same pixels in the array on disk, which is contiguous as the user's array need not be."""
-    part = below(revised_first, block.lead)
-    if part.dim() == 1:
-        return part[:, None][:, block.span]
-    try:
-        return part.view(part.shape[0], -1)[:, block.span]
-    except RuntimeError:
-        raise LogicDiagError("arrays in Fortran order are not read; save with numpy.ascontiguousarray") from None
 
 
 class _Tally:

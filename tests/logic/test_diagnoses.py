@@ -173,3 +173,26 @@ def test_a_contradiction_is_refused_with_its_rules():
         with pytest.raises(ld.ContradictionError) as caught:
             ld.Diagnoser(ld.KnowledgeBase(h, families, rules))
         assert caught.value.rules == ("E: a -> ~d", "all_a", "all_d")
+
+
+@pytest.mark.parametrize("families", ["", "C"])
+def test_independent_rules_do_not_multiply(families):
+    k = 12
+    h = ld.Hierarchy.from_dict([f"n{i}" for i in range(3 * k)])
+    rules = [f"forall x: n{i}(x) & n{i + k}(x) -> n{i + 2 * k}(x)" for i in range(k)]
+    kb = ld.KnowledgeBase(h, families, rules)
+    [automaton] = ld.Diagnoser(kb).program.parts
+    assert automaton.size < 40 * 3 * k
+    found = ld.Diagnoser(kb).diagnoses([0.9] * 2 * k + [0.1] * k, budget=5)
+    assert len(found[0].flips) == k
+    assert not found.exhaustive
+
+
+def test_probabilities_are_relative_to_all_minimal_diagnoses_even_if_few_are_listed():
+    h = ld.Hierarchy.from_dict({f"g{i}": [f"g{i}_{j}" for j in range(3)] for i in range(4)})
+    for families in ("E", "CE"):
+        diagnoser = ld.Diagnoser(ld.KnowledgeBase(h, families))
+        probs = torch.rand(len(h), generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+        everything = diagnoser.diagnoses(probs)
+        few = diagnoser.diagnoses(probs, budget=3)
+        assert [d.probability for d in few] == pytest.approx([d.probability for d in everything[:3]])

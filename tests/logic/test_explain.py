@@ -87,3 +87,18 @@ def test_long_lists_are_shortened():
     assert "minimal diagnoses (the likeliest 50):" in str(explanation)
     assert "and 38 less likely ones" in str(explanation)
     assert explanation.as_dict()["exhaustive"] is False
+
+
+def test_what_is_taken_is_what_the_batch_takes():
+    """Ties included, and with its probability even where it is not among the diagnoses shown."""
+    h = ld.Hierarchy.from_dict({f"g{i}": [f"a{i}", f"b{i}"] for i in range(12)})
+    probs = torch.tensor([[0.1 if name.startswith("g") else 0.9 for name in h]], dtype=torch.float64)
+    for strategy in ("greedy", "uniform"):
+        diagnoser = ld.Diagnoser(ld.KnowledgeBase(h, "C"), strategy=strategy)
+        result = diagnoser(probs, generator=torch.Generator().manual_seed(0))
+        at = diagnoser.explain_at(probs, (0,), result)
+        alone = diagnoser.explain(probs[0], generator=torch.Generator().manual_seed(0))
+        assert at.taken.flips == alone.taken.flips
+        assert at.taken.probability == pytest.approx(float(result.log_prob.exp()))
+        if strategy == "uniform":
+            assert at.taken.probability == pytest.approx(1 / 4096)

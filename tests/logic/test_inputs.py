@@ -94,7 +94,7 @@ def test_many_blocks_equal_one(diagnoser, monkeypatch):
 def test_blocks_cover_every_pixel_once():
     for tensor in (image().movedim(1, 0), torch.rand(24, 7), torch.rand(5, 6, 24).movedim(-1, 0).transpose(1, 2)):
         seen = torch.zeros(tensor.shape[1:], dtype=torch.int64)
-        for block in blocks(tensor, 5):
+        for block in blocks((tensor,), 5):
             assert block.rows(tensor).shape[1] <= 5
             block.pixels(seen).add_(1)
         assert (seen == 1).all()
@@ -153,6 +153,42 @@ def test_observations_are_checked(diagnoser):
         diagnoser.diagnoses(full)
     with pytest.raises(ld.ProbabilityError, match=r"has \(3,\) values, the hierarchy has 24 concepts"):
         diagnoser.diagnoses([0.1, 0.2, 0.3])
+
+
+@pytest.mark.parametrize("shape", [(1, 24, 1, 1), (1, 24, 11, 1), (2, 24, 1, 1), (2, 1, 1, 13), (1, 1, 1, 1)])
+def test_expanded_tensors(diagnoser, shape):
+    probs = torch.rand(shape, generator=torch.Generator().manual_seed(5)).expand(2, 24, 11, 13)
+    result = diagnoser(probs)
+    assert torch.equal(result.observed, probs > 0.5)
+    assert_same(diagnoser(probs.contiguous()), result, lambda t: t)
+
+
+def test_autocast_changes_nothing():
+    h = ld.Hierarchy.from_dict([f"n{i}" for i in range(600)])
+    diagnoser = ld.Diagnoser(ld.KnowledgeBase(h), strategy="greedy")
+    probs = torch.eye(600) * 0.9
+    plain = diagnoser(probs)
+    for dtype in (torch.bfloat16, torch.float16):
+        with torch.autocast("cpu", dtype=dtype):
+            result = diagnoser(probs)
+        assert torch.equal(result.leaf, torch.arange(600))
+        assert torch.equal(result.truth_degrees["E"], plain.truth_degrees["E"])
+
+
+@pytest.mark.parametrize("budget", [0, -1, 2.5, True, "all"])
+def test_budgets_are_checked(diagnoser, budget):
+    for call in (diagnoser.diagnoses, diagnoser.explain):
+        with pytest.raises(
+            ld.OptionError, match="budget is .*, expected a whole number of at least 1, or None for all"
+        ):
+            call([0.3] * 24, budget=budget)
+
+
+def test_certainty_is_clamped_alike_in_every_precision(diagnoser):
+    probs = (image() > 0.5).double()
+    exact = diagnoser(probs)
+    assert torch.allclose(diagnoser(probs.float()).log_prob.double(), exact.log_prob, atol=1e-4)
+    assert torch.allclose(diagnoser(probs.float()).expected.double(), exact.expected, atol=1e-4)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -74,6 +74,8 @@ def test_options_are_checked():
         ld.KnowledgeBase(h, root="asserte")
     with pytest.raises(ld.LogicDiagError, match="a rule is named 'C', which is taken"):
         ld.KnowledgeBase(h, rules=["C: forall x: cat(x)"])
+    with pytest.raises(ld.LogicDiagError, match="a rule is named 'C: cat -> animal', as the rules of family C are"):
+        ld.KnowledgeBase(h, rules=["'C: cat -> animal': forall x: cat(x)"])
     with pytest.raises(ld.RuleError, match="unknown class 'cta' .did you mean 'cat'"):
         ld.KnowledgeBase(h, rules=["forall x: cta(x)"])
 

@@ -86,3 +86,11 @@ def test_lint_agrees_with_all_models():
                 if all_models(without) == models:
                     redundant.add(rule.name)
             assert {f.names[0] for f in found if f.kind == "redundant"} == redundant
+
+
+def test_a_rule_whose_negation_is_long():
+    h = ld.Hierarchy.from_dict([f"n{i}" for i in range(32)])
+    body = " & ".join(f"(n{i}(x) | n{i + 1}(x))" for i in range(0, 32, 2))
+    assert ld.KnowledgeBase(h, "", [f"r: forall x: {body}"]).lint() == []
+    found = ld.KnowledgeBase(h, "", [f"r: forall x: {body}", "s: forall x: n0(x) | n1(x)"]).lint()
+    assert [f.names for f in found] == [("s",)]

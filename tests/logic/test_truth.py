@@ -97,7 +97,7 @@ def test_unknown_names_are_refused():
         ld.Diagnoser(kb, connectives="goedel")
     with pytest.raises(ld.OptionError, match="quantifier is 'max'"):
         ld.Diagnoser(kb, quantifier="max")
-    with pytest.raises(ld.OptionError, match="q is 0.5, expected a number of at least 1"):
+    with pytest.raises(ld.OptionError, match="q is 0.5, expected a number from 1 to 64"):
         ld.Diagnoser(kb, q=0.5)
     with pytest.raises(ld.OptionError, match="strategy is 'sample', expected one of uniform.*did you mean 'sampling'"):
         ld.Diagnoser(kb, strategy="sample")
@@ -168,3 +168,13 @@ def test_no_pixels_means_no_conflict():
     degrees = diagnoser.truth_degrees(torch.empty(0, 24))
     assert all((degrees[family] == 1).all() for family in "CDE")
     assert math.isclose(degrees["r"][diagnoser.kb.hierarchy.index("cat")], 0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("q", [5, 16, 64])
+def test_large_q_does_not_make_broken_rules_true(q, dtype):
+    h = ld.Hierarchy.from_dict({"a": ["b", "c"]})
+    degrees = ld.Diagnoser(ld.KnowledgeBase(h), q=q).truth_degrees(torch.full((4, 3), 0.6, dtype=dtype))
+    assert degrees["C"].tolist() == pytest.approx([1, 0.76, 0.76], abs=1e-6)
+    assert degrees["D"].tolist() == pytest.approx([0.76, 1, 1], abs=1e-6)
+    assert degrees["E"].tolist() == pytest.approx([1, 0.64, 0.64], abs=1e-6)

@@ -214,6 +214,24 @@ def build(
     return _trimmed(builder.steps) if whole.states else Automaton(())
 
 
+def side_by_side(automata: list[Automaton]) -> Automaton:
+    """One automaton of several that nothing connects: they do not wait for each other, so they share their waves."""
+    steps: list[Root | Observe | Join] = []
+    last: list[int] = []
+    for automaton in automata:
+        start = len(steps)
+        for step in automaton.steps:
+            if isinstance(step, Join):
+                step = Join(step.first + start, step.second + start, step.left, step.right, step.target)
+            steps.append(step)
+        last.append(len(steps) - 1)
+    while len(last) > 1:
+        first, second, *rest = last
+        steps.append(Join(first, second, (0,), (0,), (0,)))
+        last = [*rest, len(steps) - 1]
+    return Automaton(tuple(steps))
+
+
 def _apart(own: bool | None, _: bool | None) -> tuple[bool, bool | None]:
     return True, own
 

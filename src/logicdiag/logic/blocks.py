@@ -4,7 +4,7 @@ probabilities?
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise, product
@@ -25,7 +25,8 @@ class Block:
 
     def rows(self, nodes_first: Tensor) -> Tensor:
         """(n, *pixels) -> (n, P), without copying."""
-        return _flat(below(nodes_first, self.lead))[:, self.span]
+        part = below(nodes_first, self.lead)
+        return part.view(part.shape[0], part.shape[1:].numel())[:, self.span]
 
     def pixels(self, per_pixel: Tensor) -> Tensor:
         """(*pixels) -> (P,), without copying."""
@@ -50,16 +51,12 @@ def keep_freed_memory() -> None:
     del untouched
 
 
-def _flat(part: Tensor) -> Tensor:
-    return part[:, None] if part.dim() == 1 else part.flatten(1)
-
-
-def blocks(nodes_first: Tensor, size: int) -> Iterator[Block]:
-    """Cover all pixels of an (n, *pixels) tensor by blocks of at most `size` that need no copy to become rows."""
+def blocks(tensors: Sequence[Tensor], size: int) -> Iterator[Block]:
+    """Cover all pixels of some (n, *pixels) tensors by blocks of at most `size` that need no copy to become rows."""
     lead_dims = 0
-    while nodes_first.numel() and not _flattens(below(nodes_first, (0,) * lead_dims)):
+    while tensors[0].numel() and not all(_flattens(below(t, (0,) * lead_dims)) for t in tensors):
         lead_dims += 1
-    pixel_shape = nodes_first.shape[1:]
+    pixel_shape = tensors[0].shape[1:]
     inner = pixel_shape[lead_dims:].numel()
     for lead in product(*map(range, pixel_shape[:lead_dims])):
         for start in range(0, inner, size):

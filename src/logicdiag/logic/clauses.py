@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..errors import LogicDiagError
-from .formula import And, Atom, Formula, Iff, Implies, Not, Or
+from .formula import And, Atom, Formula, Iff, Implies, Not, Or, written
 from .hierarchy import ROOT
 from .knowledge import KnowledgeBase
 
@@ -40,6 +40,7 @@ def rule_clauses(name: str, body: Formula) -> set[Clause]:
 def family_clauses(kb: KnowledgeBase) -> Iterator[tuple[str, Clause]]:
     """(rule text, clause) of every rule of the enabled families, C and D before E."""
     names = kb.hierarchy.names
+    text_of = [written(name) for name in names]
     for parent, kids in kb.groups:
         if parent != ROOT and "C" in kb.families:
             for kid in kids:
@@ -50,14 +51,14 @@ def family_clauses(kb: KnowledgeBase) -> Iterator[tuple[str, Clause]]:
         if "D" in kb.families and (parent != ROOT or kb.root_holds):
             some = {(names[kid], True) for kid in kids}
             owner = set() if parent == ROOT else {(names[parent], False)}
-            text = "root" if parent == ROOT else names[parent]
-            yield f"D: {text} -> {' | '.join(names[k] for k in kids)}", frozenset(some | owner)
+            text = "root" if parent == ROOT else text_of[parent]
+            yield f"D: {text} -> {' | '.join(text_of[k] for k in kids)}", frozenset(some | owner)
     if "E" in kb.families:
         for _, kids in kb.groups:
             for i, kid in enumerate(kids):
                 for other in kids[i + 1 :]:
                     yield (
-                        f"E: {names[kid]} -> ~{names[other]}",
+                        f"E: {text_of[kid]} -> ~{text_of[other]}",
                         frozenset({(names[kid], False), (names[other], False)}),
                     )
 

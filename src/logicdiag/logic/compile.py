@@ -15,20 +15,22 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from ..errors import ContradictionError, TangledRulesWarning
+from ..errors import ContradictionError, LogicDiagError, TangledRulesWarning
 from ..kernels import automaton as automata
 from ..kernels import paths
 from ..kernels.layout import Layout
 from ..kernels.paths import PathProgram
 from ..kernels.schedule import Automaton
 from ..kernels.taken import FORBIDDEN, Taken
-from .automaton import TooLarge, build
+from .automaton import TooLarge, build, side_by_side
 from .enumerate import Weighted, count, enumerate_diagnoses, likeliest
 from .formula import Formula, atoms
 from .hierarchy import ROOT
 from .knowledge import KnowledgeBase
 from .search import Search
 
+MOST_LISTED = 5_000_000
+"""Without a budget, more minimal diagnoses of one observation than this are not listed."""
 WORK = 1_000_000
 """Units of work after which an automaton is given up for a search."""
 
@@ -80,45 +82,29 @@ class Program:
                 whole.exhaustive = taken.exhaustive if whole.exhaustive is None else whole.exhaustive & taken.exhaustive
         return whole
 
-    def count(self, observed: Sequence[bool]) -> int | None:
-        """How many minimal diagnoses one observation (in row order) has; None if a search would have to find out."""
-        total = 1
-        for part in self.parts:
-            if isinstance(part, Search):
-                return None
-            total *= (
-                count(part, observed)
-                if isinstance(part, Automaton)
-                else len(_paths(part, observed, [0.0] * len(observed)))
-            )
-        return total
-
     def enumerate(
         self, observed: Sequence[bool], flip: Sequence[float], budget: int | None
     ) -> tuple[list[Weighted], bool]:
         """The minimal diagnoses of one observation, likeliest first, and whether they are all of them."""
-        found: list[Weighted] = [(0.0, 0)]
-        complete = True
+        parts: list[list[Weighted]] = []
+        total = 1
         for part in self.parts:
-            more, all_of_them = self._enumerate_part(part, observed, flip, budget)
-            complete &= all_of_them and (budget is None or len(found) * len(more) <= budget)
-            found = likeliest([(found, more)], budget)
-        return found, complete
-
-    def _enumerate_part(
-        self,
-        part: PathProgram | Automaton | Search,
-        observed: Sequence[bool],
-        flip: Sequence[float],
-        budget: int | None,
-    ) -> tuple[list[Weighted], bool]:
-        if isinstance(part, Search):
-            return part.enumerate(observed, flip, budget)
-        if isinstance(part, PathProgram):
-            found = _paths(part, observed, flip)
-            return found[:budget], budget is None or len(found) <= budget
-        found = enumerate_diagnoses(part, observed, flip, budget)
-        return found, budget is None or len(found) < budget or count(part, observed) <= budget
+            if isinstance(part, Search):
+                found, whole = part.enumerate(observed, flip, budget)
+                total *= len(found) if whole else len(found) + 1
+                parts.append(found)
+            elif isinstance(part, PathProgram):
+                parts.append(_paths(part, observed, flip))
+                total *= len(parts[-1])
+            else:
+                total *= count(part, observed)
+        if budget is None and total > MOST_LISTED:
+            raise LogicDiagError(f"this observation has {total} minimal diagnoses; pass budget=N for the N likeliest")
+        parts += [enumerate_diagnoses(p, observed, flip, budget) for p in self.parts if isinstance(p, Automaton)]
+        together: list[Weighted] = [(0.0, 0)]
+        for found in parts:
+            together = likeliest([(together, found)], budget)
+        return together, budget is None or total <= budget
 
 
 def compile_knowledge(kb: KnowledgeBase, work: int = WORK) -> Program:
@@ -134,30 +120,21 @@ def compile_knowledge(kb: KnowledgeBase, work: int = WORK) -> Program:
             raise _contradiction(kb)
         return Program(layout, (PathProgram(layout, tuple(allowed), nothing),))
     searched: list[Search] = []
-    swept: list[int] = []
-    bodies_swept: list[Formula] = []
+    swept: list[Automaton] = []
     for nodes, bodies in _components(kb):
         try:
-            automaton = build(kb, nodes, bodies, layout.row_of, work)
+            swept.append(build(kb, nodes, bodies, layout.row_of, work))
         except TooLarge:
-            search = Search.over(kb, nodes, bodies, layout)
-            if search.is_contradiction():
-                raise _contradiction(kb) from None
             warnings.warn(
                 f"{len(bodies)} user rules tie {len(nodes)} classes together too tightly for a sweep; "
                 "pixels in conflict are searched one pattern at a time, exactly but slowly",
                 TangledRulesWarning,
                 stacklevel=3,
             )
-            searched.append(search)
-            continue
-        if not automaton.steps:
-            raise _contradiction(kb)
-        swept += nodes
-        bodies_swept += bodies
-    # one automaton for all components that have one: they do not wait for each other, so they share their waves
-    together = [build(kb, swept, bodies_swept, layout.row_of, work * len(kb.hierarchy))] if swept else []
-    return Program(layout, (*together, *searched))
+            searched.append(Search.over(kb, nodes, bodies, layout))
+    if not all(part.steps for part in swept) or any(part.is_contradiction() for part in searched):
+        raise _contradiction(kb)
+    return Program(layout, (*([side_by_side(swept)] if swept else []), *searched))
 
 
 def _components(kb: KnowledgeBase) -> Iterator[tuple[list[int], list[Formula]]]:

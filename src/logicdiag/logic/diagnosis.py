@@ -26,8 +26,6 @@ STRATEGIES = {
     "sampling": "drawn by its likelihood",
     "soft": "the expected labels, and the likeliest diagnosis",
 }
-MOST_LISTED = 5_000_000
-"""Without a budget, `diagnoses` refuses to list more than this."""
 
 Degrees = Mapping[str, Float[Tensor, " n"]]
 Observation = Mapping[str, float] | Sequence[float] | Tensor
@@ -78,8 +76,7 @@ class Diagnoser:
         self.q, self.connectives, self.quantifier = q, connectives, quantifier
         known_connectives(connectives)
         power(quantifier, q)
-        if not isinstance(budget, int) or budget < 1:
-            raise OptionError(f"budget is {budget!r}, expected a whole number of at least 1")
+        _check_budget(budget)
         self.budget = budget
         self.program = compile_knowledge(kb)
         self._order = torch.tensor(self.program.layout.order)
@@ -115,9 +112,10 @@ class Diagnoser:
             self._pixels_at_once(probs, self.program.floats_per_pixel),
             generator,
         )
-        for block, rows, inside in self._rows(probs, dim, valid):
-            repair.add(block, rows, inside)
-        return repair.finish()
+        with torch.autocast(probs.device.type, enabled=False):
+            for block, rows, inside in self._rows(probs, dim, valid, repair.written):
+                repair.add(block, rows, inside)
+            return repair.finish()
 
     @property
     def uses_truth_degrees(self) -> bool:
@@ -135,14 +133,14 @@ class Diagnoser:
         return 1 - conflict[self._order.to(device)]
 
     def _rows(
-        self, probs: Tensor, dim: int, valid: Tensor | None
+        self, probs: Tensor, dim: int, valid: Tensor | None, written: Sequence[Tensor] = ()
     ) -> Iterator[tuple[Block, Float[Tensor, "n pixels"], Bool[Tensor, " pixels"] | None]]:
         """The pixels block by block, as rows of at least float32, and which of them are valid."""
         keep_freed_memory()
         nodes_first = probs.movedim(dim, 0)
         order = self._order.to(probs.device)
         mask = None if valid is None else valid.contiguous()
-        for block in blocks(nodes_first, self._pixels_at_once(probs, 6 * len(self.kb.hierarchy))):
+        for block in blocks((nodes_first, *written), self._pixels_at_once(probs, 6 * len(self.kb.hierarchy))):
             rows = block.rows(nodes_first).index_select(0, order).to(working_dtype(probs))
             inside = None if mask is None else block.pixels(mask)
             if not are_probabilities(rows):
@@ -167,8 +165,9 @@ class Diagnoser:
     def measure(self, meter: TruthMeter, probs: Tensor, dim: int = 1, valid: Tensor | None = None) -> None:
         """Add the pixels of a tensor to a meter."""
         check_shape(probs, dim, self.kb.hierarchy, valid)
-        for _, rows, inside in self._rows(probs, dim, valid):
-            meter.add(rows if inside is None else rows[:, inside])
+        with torch.autocast(probs.device.type, enabled=False):
+            for _, rows, inside in self._rows(probs, dim, valid):
+                meter.add(rows if inside is None else rows[:, inside])
 
     def truth_degrees(
         self, probs: Float[Tensor, "..."], dim: int = 1, valid: Bool[Tensor, "*pixels"] | None = None
@@ -193,58 +192,61 @@ class Diagnoser:
         `observation` gives each concept's probability, by name or in channel order. Truth degrees are measured on it
         alone, unless `degrees` brings those of a batch.
         """
+        _check_budget(budget, "or None for all")
         column = self._column(observation)
         if degrees is None and self.uses_truth_degrees:
             degrees = self.truth_degrees(column, dim=0)
         rows = column.index_select(0, self._order)
-        flip = flip_log_odds(rows, self._trust(degrees or {}, rows.device, rows.dtype), self.strategy)[:, 0].tolist()
-        observed = (rows[:, 0] > 0.5).tolist()
-        if budget is None:
-            count = self.program.count(observed)
-            if count is not None and count > MOST_LISTED:
-                raise LogicDiagError(
-                    f"this observation has {count} minimal diagnoses; pass budget=N for the N likeliest"
-                )
-        found, exhaustive = self.program.enumerate(observed, flip, budget)
-        weights = torch.softmax(torch.tensor([weight for weight, _ in found], dtype=torch.float64), 0).tolist()
-        names = self.kb.hierarchy.names
-        channel = self.program.layout.order
-        flips = [frozenset(names[channel[row]] for row in range(len(channel)) if mask >> row & 1) for _, mask in found]
-        return Diagnoses((Diagnosis(f, w) for f, w in zip(flips, weights, strict=True)), exhaustive)
+        flip = flip_log_odds(rows, self._trust(degrees or {}, rows.device, rows.dtype), self.strategy)
+        found, exhaustive = self.program.enumerate((rows[:, 0] > 0.5).tolist(), flip[:, 0].tolist(), budget)
+        weights = torch.tensor([weight for weight, _ in found], dtype=torch.float64)
+        total = torch.logsumexp(weights, 0)
+        if not exhaustive:
+            taken = self.program.diagnose(rows > 0.5, flip, "best", budget=self.budget)
+            if taken.exhaustive is None or taken.exhaustive.all():  # then the normaliser over all of them is known
+                total = (flip * ((rows > 0.5) ^ taken.revised)).sum() - taken.log_prob[0]
+        names, channel = self.kb.hierarchy.names, self.program.layout.order
+        return Diagnoses(
+            (
+                Diagnosis(frozenset(names[channel[row]] for row in range(len(names)) if mask >> row & 1), probability)
+                for (_, mask), probability in zip(found, torch.exp(weights - total).tolist(), strict=True)
+            ),
+            exhaustive,
+        )
 
     def explain(
         self,
         observation: Observation,
         budget: int | None = 1000,
         degrees: Degrees | None = None,
-        taken: frozenset[str] | None = None,
         generator: torch.Generator | None = None,
     ) -> Explanation:
         """Which rules one observation breaks, its diagnoses, and the one taken: print it, or read `.as_dict()`.
 
-        Which diagnosis is taken follows the strategy, unless `taken` says which one was.
+        Which diagnosis is taken follows the strategy, with the generator's draws.
         """
         column = self._column(observation)
-        found = self.diagnoses(column[:, 0], budget, degrees)
-        if taken is None:
-            index = 0
-            if self.strategy not in ("greedy", "soft"):
-                shares = torch.tensor([d.probability for d in found], dtype=torch.float64)
-                index = int(torch.multinomial(shares, 1, generator=generator))
-            taken = found[index].flips
-        return explain_observation(self.kb, column[:, 0].tolist(), found, taken, self.strategy)
+        return self.explain_at(column, (0,), self(column, 0, None, generator, degrees), 0, budget)
 
-    def explain_at(self, probs: Tensor, at: tuple[int, ...], result: Result, dim: int = 1) -> Explanation:
+    def explain_at(
+        self, probs: Tensor, at: tuple[int, ...], result: Result, dim: int = 1, budget: int | None = 1000
+    ) -> Explanation:
         """The explanation of one pixel of a batch, with the batch's truth degrees and the diagnosis that was taken."""
 
         def pixel(tensor: Tensor) -> Tensor:
+            tensor = tensor.movedim(dim, 0)
             for place in at:
                 tensor = tensor[:, place]
-            return tensor
+            return tensor.cpu()
 
-        flipped = pixel((result.observed ^ result.revised).movedim(dim, 0))
-        taken = frozenset(name for name, flip in zip(self.kb.hierarchy.names, flipped.tolist(), strict=True) if flip)
-        return self.explain(pixel(probs.movedim(dim, 0)).cpu(), degrees=result.truth_degrees or None, taken=taken)
+        names = self.kb.hierarchy.names
+        flipped = (pixel(result.observed) ^ pixel(result.revised)).tolist()
+        flips = frozenset(name for name, flip in zip(names, flipped, strict=True) if flip)
+        taken = Diagnosis(flips, float(result.log_prob[at].exp()))
+        probabilities = pixel(probs).double()
+        degrees = {name: values.cpu() for name, values in result.truth_degrees.items()}
+        found = self.diagnoses(probabilities, budget, degrees if self.uses_truth_degrees else None)
+        return explain_observation(self.kb, probabilities.tolist(), found, taken, self.strategy)
 
     def _column(self, observation: Observation) -> Float[Tensor, "n 1"]:
         names = self.kb.hierarchy.names
@@ -256,7 +258,7 @@ class Diagnoser:
             if missing:
                 raise ProbabilityError(f"no probability is given for {', '.join(map(repr, missing))}")
             observation = [observation[name] for name in names]
-        column = torch.as_tensor(observation, dtype=torch.float64)
+        column = torch.as_tensor(observation, dtype=torch.float64, device="cpu")
         if column.shape != (len(names),):
             raise ProbabilityError(
                 f"an observation has {tuple(column.shape)} values, the hierarchy has {len(names)} concepts"
@@ -267,6 +269,14 @@ class Diagnoser:
 
     def __repr__(self) -> str:
         return f"Diagnoser({self.kb!r}, strategy={self.strategy!r})"
+
+
+def _check_budget(budget: int | None, otherwise: str = "") -> None:
+    if budget is None and otherwise:
+        return
+    if not isinstance(budget, int) or isinstance(budget, bool) or budget < 1:
+        expected = f"a whole number of at least 1{', ' if otherwise else ''}{otherwise}"
+        raise OptionError(f"budget is {budget!r}, expected {expected}")
 
 
 def _check_generator(generator: torch.Generator | None, probs: Tensor) -> None:

@@ -94,19 +94,16 @@ def explain_observation(
     kb: KnowledgeBase,
     probabilities: Sequence[float],
     diagnoses: Diagnoses,
-    taken: frozenset[str],
+    taken: Diagnosis,
     strategy: str,
 ) -> Explanation:
-    from .diagnosis import Diagnosis
-
-    chosen = next((d for d in diagnoses if d.flips == taken), Diagnosis(taken, 0.0))
     observed = torch.tensor([p > 0.5 for p in probabilities])
     return Explanation(
         kb.hierarchy,
         tuple(probabilities),
         tuple(kb.count_broken(observed[None])),
         diagnoses,
-        chosen,
+        taken,
         strategy,
     )
 

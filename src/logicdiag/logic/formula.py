@@ -101,7 +101,8 @@ def written(name: str) -> str:
     """A concept as rule text, quoted where its characters ask for it."""
     name = rule_name(name)
     plain = re.fullmatch(NAME, name) and name not in ("forall", "exists")
-    return name if plain else f'"{name}"'
+    quote = "'" if '"' in name else '"'
+    return name if plain else f"{quote}{name}{quote}"
 
 
 def atoms(formula: Formula) -> tuple[str, ...]:

@@ -38,6 +38,9 @@ CONNECTIVES: dict[str, Algebra] = {
 PRODUCT_IMPLICATION = ("paper", "product")
 """Where the error of `a -> b` is the product a (1 - b), so that sums of its powers are inner products."""
 
+MOST_Q = 64
+"""Past this the power of an error vanishes even in float64, and a violated rule would look true."""
+
 QUANTIFIERS = ("pmean_error", "mean", "min")
 
 
@@ -51,6 +54,6 @@ def power(quantifier: str, q: float) -> float:
     p is q for `pmean_error` (Eq. quantifier), 1 for `mean`, and infinity for `min`.
     """
     choose("quantifier", quantifier, QUANTIFIERS)
-    if not (isinstance(q, (int, float)) and math.isfinite(q) and q >= 1):
-        raise OptionError(f"q is {q!r}, expected a number of at least 1")
+    if not (isinstance(q, (int, float)) and 1 <= q <= MOST_Q):
+        raise OptionError(f"q is {q!r}, expected a number from 1 to {MOST_Q}")
     return {"pmean_error": float(q), "mean": 1.0, "min": math.inf}[quantifier]

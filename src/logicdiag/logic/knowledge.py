@@ -47,6 +47,8 @@ class KnowledgeBase:
         self.rules = tuple(_read_rules(rules, hierarchy))
         seen = set(FAMILIES)
         for rule in self.rules:
+            if rule.name[:3] in ("C: ", "D: ", "E: "):
+                raise LogicDiagError(f"a rule is named {rule.name!r}, as the rules of family {rule.name[0]} are")
             if rule.name in seen:
                 raise LogicDiagError(f"a rule is named {rule.name!r}, which is taken; names are unique")
             seen.add(rule.name)

@@ -69,13 +69,15 @@ class _Switched:
     def denial(self, name: str) -> int:
         """A literal that, assumed, says that a user rule is broken."""
         if name not in self.negated:
-            from .formula import Not
-
             [rule] = [rule for rule in self.kb.pixel_rules if rule.name == name]
             assert rule.body is not None
             self.negated[name] = self._fresh()
-            for clause in rule_clauses(f"not {name}", Not(rule.body)):
-                self.solver.add_clause([*self._literals(clause), -self.negated[name]])
+            broken = []
+            for clause in rule_clauses(name, rule.body):
+                broken.append(self._fresh())  # this clause is: all its literals are false
+                for literal in self._literals(clause):
+                    self.solver.add_clause([-broken[-1], -literal])
+            self.solver.add_clause([-self.negated[name], *broken])
         return self.negated[name]
 
 

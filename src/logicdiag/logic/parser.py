@@ -37,8 +37,8 @@ _name     : NAME | QUOTED
           | (NAME | QUOTED) "(" NAME ")"              -> atom
           | "(" sentence ")"
 
-FORALL.2  : "forall" | "∀"
-EXISTS.2  : "exists" | "∃"
+FORALL.2  : /forall\b|∀/
+EXISTS.2  : /exists\b|∃/
 _AND      : "&" | "&&" | "∧"
 _OR       : "|" | "||" | "∨"
 _NOT      : "~" | "!" | "¬"
@@ -71,15 +71,32 @@ _EXPECTED = {
 
 def parse(text: str, names: Iterable[str] | None = None, source: str = "rules") -> list[Rule]:
     """All rules of a text. With `names`, an unknown concept is an error with the nearest name."""
-    text = textwrap.dedent(text.removeprefix("\ufeff")).rstrip()
+    text = "\n".join(text.removeprefix("\ufeff").splitlines())
+    flush = textwrap.dedent(text).rstrip()
+    try:
+        return _read(flush, names, source)
+    except RuleError as error:
+        lines = text.splitlines() or [""]
+        shift = len(lines[error.line - 1]) - len(flush.splitlines()[error.line - 1]) if flush else 0
+        shift = max(0, min(shift, len(lines[error.line - 1]) - len(lines[error.line - 1].lstrip())))
+        raise RuleError(error.problem, text, error.line, error.column + shift, source) from None
+
+
+def _read(text: str, names: Iterable[str] | None, source: str) -> list[Rule]:
     try:
         tree = _parser().parse(text)
     except UnexpectedInput as error:
         raise _syntax_error(error, text, source) from None
     reader = _Reader(text, source, None if names is None else {rule_name(n): n for n in names})
-    rules = [reader.rule(node) for node in tree.children if isinstance(node, Tree)]
-    _check_unique([rule.name for rule in rules], source)
-    return rules
+    rules: dict[str, Rule] = {}
+    for node in tree.children:
+        if isinstance(node, Tree):
+            rule = reader.rule(node)
+            if rule.name in rules:
+                problem = f"two rules are named {rule.name!r}; names are unique"
+                raise RuleError(problem, text, node.meta.line, node.meta.column, source)
+            rules[rule.name] = rule
+    return list(rules.values())
 
 
 def parse_file(path: str | Path, names: Iterable[str] | None = None) -> list[Rule]:
@@ -89,12 +106,6 @@ def parse_file(path: str | Path, names: Iterable[str] | None = None) -> list[Rul
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise LogicDiagError(f"{path}: the rule file cannot be read: {reason}") from None
     return parse(text, names, str(path))
-
-
-def _check_unique(names: list[str], source: str) -> None:
-    for name in names:
-        if names.count(name) > 1:
-            raise RuleError(f"two rules are named {name!r}; names are unique", name, 1, 1, source)
 
 
 @cache
@@ -112,7 +123,7 @@ class _Reader:
         *name, sentence = node.children
         formula = self.formula(sentence, None)
         given = [str(part) for part in name if part is not None]
-        return Rule(given[0].strip("\"'") if given else str(formula), formula, self.source)
+        return Rule(_unquoted(given[0]) if given else str(formula), formula, self.source)
 
     def formula(self, node: Tree[Any], variable: Token | None, depth: int = 0) -> Formula:
         kind, parts = str(node.data), cast("list[Any]", node.children)
@@ -144,7 +155,7 @@ class _Reader:
             self.fail(used, f"{str(used)!r} is not bound; put 'forall {used}:' before the formula")
         if str(used) != str(variable):
             self.fail(used, f"{str(used)!r} is not bound here; the variable of this quantifier is {str(variable)!r}")
-        name = rule_name(str(written).strip("\"'"))
+        name = rule_name(_unquoted(str(written)))
         if self.known is not None:
             if name not in self.known:
                 self.fail(written, f"unknown class {name!r}{hint(name, self.known)}")
@@ -153,6 +164,10 @@ class _Reader:
 
     def fail(self, token: Token, problem: str) -> None:
         raise RuleError(problem, self.text, token.line or 1, token.column or 1, self.source)
+
+
+def _unquoted(text: str) -> str:
+    return text[1:-1] if text[0] in "\"'" else text
 
 
 def _balanced(make: type[And] | type[Or], parts: list[Formula]) -> Formula:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 import torch
@@ -15,6 +16,7 @@ from .knowledge import KnowledgeBase
 
 EPSILON = 1e-6
 """Probabilities of normality are kept this far from 0 and 1."""
+MOST_LOG_ODDS = math.log1p(-EPSILON) - math.log(EPSILON)
 
 
 @dataclass
@@ -85,6 +87,11 @@ class Repair:
         self.observed = self.result.observed.movedim(self.dim, 0)
         self.revised = self.result.revised.movedim(self.dim, 0)
         self.expected = None if self.result.expected is None else self.result.expected.movedim(self.dim, 0)
+
+    @property
+    def written(self) -> tuple[Tensor, ...]:
+        """What blocks are written into, concepts first."""
+        return (self.observed, self.revised) if self.expected is None else (self.observed, self.revised, self.expected)
 
     def add(self, block: Block, rows: Float[Tensor, "n pixels"], inside: Bool[Tensor, " pixels"] | None) -> None:
         """Write what is consistent; keep what is not until there is enough of it to be worth a sweep."""
@@ -159,7 +166,7 @@ def flip_log_odds(
         return torch.zeros_like(rows)
     trust = trust[:, None]
     normal = torch.addcmul(0.5 * trust, (rows - 0.5).abs_(), trust)  # confidence, |p - 0.5| + 0.5, times trust
-    return normal.logit_(EPSILON).neg_()
+    return normal.logit_().clamp_(-MOST_LOG_ODDS, MOST_LOG_ODDS).neg_()
 
 
 def _put(into: Tensor, where: Tensor, values: Tensor) -> None:
@@ -182,10 +189,10 @@ def _joined(parts: list[Taken]) -> Taken:
 def _single_leaf(leaves: Bool[Tensor, "leaves pixels"]) -> Int64[Tensor, " pixels"]:
     """The one true leaf of each pixel, -1 where there is none or more than one.
 
-    Each leaf counts a power of two above all indices, plus its own index: one inner product tells both.
+    Each leaf counts a power of two above all indices, plus its own index: one sum tells both. (No matrix product,
+    which may be set to round.)
     """
     above = 1 << leaves.shape[0].bit_length()
     value = torch.arange(above, above + leaves.shape[0], dtype=torch.float32, device=leaves.device)
-    found = value @ leaves.to(torch.float32)
-    leaf: Tensor = torch.where((found >= above) & (found < 2 * above), found - above, -1).long()
-    return leaf
+    found = leaves.to(torch.float32).mul_(value[:, None]).sum(0)
+    return torch.where((found >= above) & (found < 2 * above), found - above, -1).long()

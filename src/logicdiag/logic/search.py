@@ -17,6 +17,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from ..errors import LogicDiagError
 from ..kernels.layout import Layout
 from ..kernels.taken import Taken, cumulative_choice, first_largest
 from .clauses import Clause, family_clauses, rule_clauses
@@ -27,7 +28,9 @@ from .knowledge import KnowledgeBase
 REMEMBERED = 65_536
 """Patterns whose diagnoses are kept."""
 EXPANSIONS = 5_000
-"""Nodes a best-first search may open before it hands back what it has."""
+"""Nodes a search may open before it leaves the rest to the solver, or hands back what it has."""
+MOST_SEARCHED = 20_000
+"""Without a budget, a search refuses to list more than this."""
 
 
 @dataclass(frozen=True)
@@ -55,29 +58,31 @@ class Search:
 
     # ---- one pattern ---------------------------------------------------------------------------
 
-    def every(self, pattern: int, budget: int | None) -> list[int] | None:
-        """All minimal diagnoses of a pattern as bit masks; None if there are more than the budget."""
+    def every(self, pattern: int, budget: int) -> list[int] | None:
+        """All minimal diagnoses of a pattern as bit masks; None if there are more than the budget.
+
+        Branching is fast where few labels are near; where it is not, the solver lists them one by one.
+        """
         leaves: list[int] = []
-        most = None if budget is None else 2 * budget + 64
         stack = [(0, 0, self._broken(pattern))]
-        opened = 0
-        while stack:
+        for _ in range(EXPANSIONS):
             flips, kept, broken = stack.pop()
-            opened += 1
-            if most is not None and (len(leaves) > most or opened > 8 * most):
-                return None
             if not broken:
                 leaves.append(flips)
             else:
                 stack += [(f, k, b) for f, k, b, _ in self._branches(pattern, flips, kept, broken)]
+            if not stack:
+                break
+        else:
+            return self._solver.every(pattern, budget)
         minimal: list[int] = []
         for flips in sorted(leaves, key=int.bit_count):
             if not any(smaller & flips == smaller for smaller in minimal):
                 minimal.append(flips)
-        return None if budget is not None and len(minimal) > budget else minimal
+        return None if len(minimal) > budget else minimal
 
-    def best_first(self, pattern: int, flip: Sequence[float], budget: int) -> tuple[list[Weighted], bool]:
-        """The likeliest minimal diagnoses, likeliest first, and whether they are all of them.
+    def best_first(self, pattern: int, flip: Sequence[float], budget: int) -> list[Weighted]:
+        """Up to `budget` of the likeliest minimal diagnoses, likeliest first; at least one.
 
         The bound of an open node is the weight of what it flips and of all that would still be gained by flipping:
         nothing below it weighs more, so diagnoses come out in order.
@@ -100,19 +105,21 @@ class Search:
                     lost = min(0.0, flip[row]) - sum(max(0.0, flip[r]) for r in _bits(more_kept & ~kept))
                     heapq.heappush(heap, (bound - lost, opened + row, more_flips, more_kept, still))
         if not found:
-            flips = self._some(pattern)
+            flips = self._solver.some(pattern)
             found = [(sum(flip[row] for row in self.rows if flips >> row & 1), flips)]
-            return found, False
-        return found, not heap
+        return found
 
     def enumerate(
         self, observed: Sequence[bool], flip: Sequence[float], budget: int | None
     ) -> tuple[list[Weighted], bool]:
+        """The minimal diagnoses of one observation, likeliest first, and whether they are all of them."""
         pattern = sum(1 << row for row in self.rows if observed[row])
-        masks = self.every(pattern, budget)
+        masks = self.every(pattern, MOST_SEARCHED if budget is None else budget)
         if masks is None:
-            assert budget is not None
-            return self.best_first(pattern, flip, budget)
+            if budget is None:
+                text = f"this observation has more than {MOST_SEARCHED} minimal diagnoses"
+                raise LogicDiagError(f"{text}; pass budget=N for the N likeliest")
+            return self.best_first(pattern, flip, budget), False
         weighted = [(sum(flip[row] for row in _bits(mask)), mask) for mask in masks]
         return sorted(weighted, key=lambda entry: (-entry[0], entry[1])), True
 
@@ -144,8 +151,8 @@ class Search:
                 self._take(masks, pixels, revised, flip, log_prob, marginal, choice, generator)
                 continue
             for pixel in pixels:
-                found, complete = self.best_first(pattern, flip[:, pixel].tolist(), budget)
-                exhaustive[pixel] = complete
+                found = self.best_first(pattern, flip[:, pixel].tolist(), budget)
+                exhaustive[pixel] = False
                 self._take([m for _, m in found], pixel[None], revised, flip, log_prob, marginal, choice, generator)
         return Taken(revised, log_prob, marginal, exhaustive)
 
@@ -220,13 +227,6 @@ class Search:
     def _is_minimal(self, pattern: int, flips: int) -> bool:
         return self._solver.smaller(pattern, flips) is None
 
-    def _some(self, pattern: int) -> int:
-        """Any one minimal diagnosis."""
-        flips = self._solver.flips(pattern)
-        while (smaller := self._solver.smaller(pattern, flips)) is not None:
-            flips = smaller
-        return flips
-
 
 class _Solver:
     """A SAT solver, for the questions whose answer must not depend on luck."""
@@ -243,23 +243,46 @@ class _Solver:
     def satisfiable(self) -> bool:
         return bool(self.solver.solve())
 
-    def flips(self, pattern: int) -> int:
-        """The flips that lead to some label that satisfies the rules."""
-        self.solver.solve()
-        return self._read(pattern)
-
     def smaller(self, pattern: int, flips: int) -> int | None:
         """A proper subset of the flips that satisfies the rules as well, None if there is none."""
         if not flips:
             return None
-        as_seen = {row: (row + 1) if pattern >> row & 1 else -(row + 1) for row in self.rows}
         self.switch += 1
-        self.solver.add_clause([*(as_seen[row] for row in _bits(flips)), -self.switch])
-        kept = [literal for row, literal in as_seen.items() if not flips >> row & 1]
+        self.solver.add_clause([*(self._as_seen(pattern, row) for row in _bits(flips)), -self.switch])
+        kept = [self._as_seen(pattern, row) for row in self.rows if not flips >> row & 1]
         found = self.solver.solve(assumptions=[*kept, self.switch])
         smaller = self._read(pattern) if found else None
         self.solver.add_clause([-self.switch])
         return smaller
+
+    def some(self, pattern: int) -> int:
+        """Any one minimal diagnosis."""
+        self.solver.solve()
+        return self._shrunk(pattern, self._read(pattern))
+
+    def every(self, pattern: int, budget: int) -> list[int] | None:
+        """All minimal diagnoses, each found by forbidding the supersets of those before; None past the budget."""
+        self.switch += 1
+        block = self.switch
+        found: list[int] = []
+        while self.solver.solve(assumptions=[block]):
+            if len(found) == budget:
+                self.solver.add_clause([-block])
+                return None
+            found.append(self._shrunk(pattern, self._read(pattern)))
+            self.solver.add_clause([*(self._as_seen(pattern, row) for row in _bits(found[-1])), -block])
+        self.solver.add_clause([-block])
+        return found
+
+    def _shrunk(self, pattern: int, flips: int) -> int:
+        while (smaller := self.smaller(pattern, flips)) is not None:
+            flips = smaller
+        return flips
+
+    @staticmethod
+    def _as_seen(pattern: int, row: int) -> int:
+        """The literal that says: this row is as observed."""
+        return (row + 1) if pattern >> row & 1 else -(row + 1)
 
     def _read(self, pattern: int) -> int:
         true = set(self.solver.get_model())

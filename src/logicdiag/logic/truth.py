@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import reduce
 
@@ -56,6 +57,8 @@ class TruthMeter:
     def add(self, rows: Float[Tensor, "n pixels"]) -> None:
         """Count a block of pixels, as rows in the order of the layout."""
         self.pixels += rows.shape[1]
+        if math.isfinite(self.power) and self.power > 6:
+            rows = rows.double()  # powers of small errors vanish in float32
         self.families.add(rows)
         row_of, index = self.layout.row_of, self.kb.hierarchy.index
         for sentence, mean in self.sentences.items():
