@@ -1,6 +1,7 @@
 """Commands as a user types them."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -136,6 +137,8 @@ def test_mistakes_exit_with_2_and_leave_nothing(capsys, tmp_path, probs):
     np.save(tmp_path / "int.npy", np.zeros((4, 24), dtype=np.int32))
     np.save(tmp_path / "objects.npy", np.array([{}, {}]), allow_pickle=True)
     np.save(tmp_path / "channels.npy", np.zeros((4, 20)))
+    np.save(tmp_path / "flat.npy", np.zeros(24))
+    np.save(tmp_path / "foreign.npy", np.zeros((4, 24), dtype=">f4"))
     (tmp_path / "text.npy").write_text("no array")
     for arguments, says in [
         (
@@ -144,6 +147,9 @@ def test_mistakes_exit_with_2_and_leave_nothing(capsys, tmp_path, probs):
         ),
         ((tmp_path / "nan.npy", "--hierarchy", "voc2012", "--strategy", "uniform"), "at [1, 5, 2, 3], concept 'cow'"),
         ((tmp_path / "int.npy", "--hierarchy", "voc2012"), "the array is int32, expected float16"),
+        ((tmp_path / "flat.npy", "--hierarchy", "voc2012"), "has shape (24,), expected (N, n), (n, H, W)"),
+        ((tmp_path / "foreign.npy", "--hierarchy", "voc2012"), "foreign byte order"),
+        ((probs, "--hierarchy", "voc2012", "--seed", 10**30), "expected a whole number from 0 to 2**63 - 1"),
         ((tmp_path / "objects.npy", "--hierarchy", "voc2012"), "not a .npy array of numbers"),
         ((tmp_path / "text.npy", "--hierarchy", "voc2012"), "not a .npy array of numbers"),
         ((tmp_path / "channels.npy", "--hierarchy", "voc2012"), "has 24 concepts"),
@@ -184,3 +190,36 @@ def test_help_of_every_command():
         done = subprocess.run([sys.executable, "-m", "logicdiag.cli", *arguments], capture_output=True, text=True)
         assert done.returncode == 0
         assert done.stdout
+
+
+def test_nothing_of_the_users_is_overwritten(capsys, tmp_path, probs):
+    own = tmp_path / "own"
+    own.mkdir()
+    probs.rename(own / "revised.npy")
+    before = (own / "revised.npy").read_bytes()
+    run("diagnose", own / "revised.npy", "--hierarchy", "voc2012", "--out", own, expect=2)
+    assert "would be overwritten" in capsys.readouterr().err
+    assert (own / "revised.npy").read_bytes() == before
+    taken = tmp_path / "taken"
+    (taken / "leaf.png").mkdir(parents=True)
+    run("diagnose", own / "revised.npy", "--hierarchy", "voc2012", "--out", taken, expect=2)
+    assert "leaf.png: is a folder" in capsys.readouterr().err
+    assert [p.name for p in taken.iterdir()] == ["leaf.png"]
+    run("diagnose", own / "revised.npy", "--hierarchy", "voc2012", "--out", own / "revised.npy", expect=2)
+    assert "is a file, expected a folder" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("shape", [(0, 24), (24, 0, 7)])
+def test_empty_arrays(tmp_path, shape):
+    np.save(tmp_path / "p.npy", np.zeros(shape))
+    run("diagnose", tmp_path / "p.npy", "--hierarchy", "voc2012", "--out", tmp_path / "out")
+    assert np.load(tmp_path / "out" / "revised.npy").shape == shape
+
+
+def test_a_closed_pipe_and_a_poor_terminal(tmp_path):
+    command = f"{sys.executable} -m logicdiag.cli hierarchy show coco"
+    piped = subprocess.run(["bash", "-c", f"set -o pipefail; {command} | head -1"], capture_output=True, text=True)
+    assert (piped.returncode, piped.stderr) == (0, "")
+    poor = subprocess.run(command.split(), capture_output=True, env={**os.environ, "PYTHONIOENCODING": "ascii"})
+    assert poor.returncode == 0
+    assert b"background" in poor.stdout

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import io
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +17,7 @@ from rich.table import Table
 
 from . import __version__
 from .errors import LogicDiagError
-from .files import diagnose_file
+from .files import OUTPUTS, diagnose_file
 from .logic.diagnosis import STRATEGIES, Diagnoser
 from .logic.fuzzy import CONNECTIVES, QUANTIFIERS
 from .logic.hierarchy import Hierarchy
@@ -24,16 +26,24 @@ from .logic.knowledge import KnowledgeBase
 
 def main(arguments: Sequence[str] | None = None) -> int:
     args = _parser().parse_args(arguments)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal without box drawing still shows a tree
     try:
-        return int(args.run(args))
+        code = int(args.run(args))
+        sys.stdout.flush()
+        return code
     except LogicDiagError as error:
         sys.stderr.write(f"logicdiag: {error}\n")
         return 2
     except KeyboardInterrupt:
         sys.stderr.write("logicdiag: interrupted; nothing was written\n")
         return 130
-    except BrokenPipeError:
-        return 0
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing more can be printed there
+        if isinstance(error, BrokenPipeError):
+            return 0
+        sys.stderr.write(f"logicdiag: the output cannot be written: {error.strerror}\n")
+        return 2
 
 
 def hierarchy_show(args: argparse.Namespace) -> int:
@@ -60,7 +70,7 @@ def diagnose(args: argparse.Namespace) -> int:
     diagnoser = Diagnoser(kb, args.strategy, args.q, args.connectives, args.quantifier, args.budget)
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         tasks: dict[str, Any] = {}
 
         def show(what: str, done: int, total: int) -> None:
@@ -85,7 +95,7 @@ def _print_summary(summary: dict[str, Any], out: str) -> None:
     moved = sorted(summary["revisions"].items(), key=lambda item: -sum(item[1].values()))
     rows = [(name, str(v["to_true"]), str(v["to_false"])) for name, v in moved]
     _print_counts(console, "revised class", "to true", rows, "to false")
-    console.print(escape(f"written: {out}/revised.npy, {out}/leaf.png, {out}/summary.json"), soft_wrap=True)
+    console.print(escape(f"written: {', '.join(str(Path(out) / name) for name in OUTPUTS)}"), soft_wrap=True)
 
 
 def _print_counts(console: Console, first: str, second: str, rows: Sequence[tuple[str, ...]], *more: str) -> None:

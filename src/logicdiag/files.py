@@ -16,7 +16,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from .errors import LogicDiagError, ProbabilityError
+from .errors import LogicDiagError, OptionError, ProbabilityError
 from .logic.blocks import blocks, check_shape
 from .logic.diagnosis import Diagnoser
 from .logic.hierarchy import Hierarchy
@@ -29,6 +29,7 @@ CHUNK = 1 << 18
 STRIP = 512
 """Width of `leaf.png` where the array is a list of pixels and has no shape of its own."""
 NO_LEAF = 255
+OUTPUTS = ("revised.npy", "leaf.png", "summary.json")
 
 
 def load_probabilities(path: str | Path) -> Tensor:
@@ -37,20 +38,22 @@ def load_probabilities(path: str | Path) -> Tensor:
         array = np.load(path, mmap_mode="c", allow_pickle=False)
     except FileNotFoundError:
         raise LogicDiagError(f"{path}: there is no such file") from None
-    except (OSError, ValueError, EOFError) as error:
-        raise LogicDiagError(f"{path}: not a .npy array of numbers: {error}") from None
+    except (OSError, ValueError, EOFError):
+        raise LogicDiagError(f"{path}: not a .npy array of numbers, or not all of one") from None
     if not isinstance(array, np.ndarray):
         raise LogicDiagError(f"{path}: an .npz archive, expected a .npy array")
+    if not array.dtype.isnative:
+        raise ProbabilityError(f"{path}: the array is {array.dtype}, of foreign byte order; save it in native order")
     if array.dtype not in (np.float16, np.float32, np.float64):
         raise ProbabilityError(f"{path}: the array is {array.dtype}, expected float16, float32 or float64")
-    if not array.dtype.isnative:
-        raise ProbabilityError(f"{path}: the array has foreign byte order, save it in native order")
+    if not 2 <= array.ndim <= 4:
+        raise ProbabilityError(f"{path}: the array has shape {array.shape}, expected (N, n), (n, H, W) or (B, n, H, W)")
     return torch.from_numpy(array)
 
 
 def concept_dim(probs: Tensor, n: int) -> int:
     """The usual place of concepts: (N, n), (n, H, W) or (B, n, H, W)."""
-    return {2: 1, 3: 0, 4: 1}.get(probs.dim(), 0)
+    return {2: 1, 3: 0, 4: 1}[probs.dim()]
 
 
 def diagnose_file(
@@ -69,12 +72,23 @@ def diagnose_file(
     """
     probs = load_probabilities(path)
     h = diagnoser.kb.hierarchy
+    if not 0 <= seed < 1 << 63:
+        raise OptionError(f"seed is {seed}, expected a whole number from 0 to 2**63 - 1")
+    if not str(out):
+        raise OptionError("the folder to write to has an empty name")
     dim = concept_dim(probs, len(h)) if dim is None else dim
     try:
         check_shape(probs, dim, h, None)
     except ProbabilityError as error:
         raise ProbabilityError(f"{path}: {error}") from None
     folder = Path(out)
+    if folder.exists() and not folder.is_dir():
+        raise LogicDiagError(f"{folder}: is a file, expected a folder to write to")
+    for name in OUTPUTS:
+        if (folder / name).is_dir():
+            raise LogicDiagError(f"{folder / name}: is a folder, and a file of that name would be written")
+        if (folder / name).exists() and (folder / name).samefile(path):
+            raise LogicDiagError(f"{path}: would be overwritten by the result; choose another folder")
     made = not folder.exists()
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -103,9 +117,9 @@ def _diagnose_into(
         degrees = meter.degrees()
     generator = torch.Generator().manual_seed(seed)
     tally = _Tally(diagnoser)
-    with _whole(folder / "revised.npy") as revised_path, _whole(folder / "leaf.png") as leaf_path:
-        shape = tuple(probs.shape)
-        revised = np.lib.format.open_memmap(revised_path, mode="w+", dtype=np.bool_, shape=shape)
+    with _whole([folder / name for name in OUTPUTS]) as (revised_path, leaf_path, summary_path):
+        revised = np.lib.format.open_memmap(revised_path, mode="w+", dtype=np.bool_, shape=tuple(probs.shape))
+        _claim_space(revised_path)
         revised_first = torch.from_numpy(revised).movedim(dim, 0)
         leaf = torch.empty(nodes_first.shape[1:], dtype=torch.int32)
         finished = 0
@@ -121,9 +135,15 @@ def _diagnose_into(
         del revised, revised_first
         _leaf_image(leaf, len(diagnoser.kb.hierarchy.leaves)).save(leaf_path, format="PNG")
         summary = tally.summary(path, diagnoser, degrees, seed)
-        with _whole(folder / "summary.json") as summary_path:
-            summary_path.write_text(json.dumps(summary, indent=2, ensure_ascii=False) + "\n", "utf-8")
+        summary_path.write_text(json.dumps(summary, indent=2, ensure_ascii=False) + "\n", "utf-8")
     return summary
+
+
+def _claim_space(path: Path) -> None:
+    """Have the file's blocks for sure: a full disk is then an error here, and not a crash while pages are written."""
+    if hasattr(os, "posix_fallocate"):
+        with path.open("r+b") as file:
+            os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
 
 
 def _chunks(nodes_first: Tensor) -> Iterator[tuple[Tensor, int]]:
@@ -210,7 +230,7 @@ def _leaf_image(leaf: Tensor, leaves: int) -> Image.Image:
         picture = torch.full((rows * STRIP,), -1, dtype=leaf.dtype)
         picture[: leaf.numel()] = leaf
         leaf = picture.view(rows, STRIP)
-    flat = leaf.reshape(-1, leaf.shape[-1])
+    flat = leaf.reshape(-1, leaf.shape[-1]) if leaf.numel() else torch.full((1, 1), -1)  # no picture has no pixel
     if leaves > NO_LEAF:
         return Image.fromarray((flat + 1).numpy().astype(np.uint16))
     indices = torch.where(flat < 0, NO_LEAF, flat).to(torch.uint8).numpy()
@@ -235,17 +255,21 @@ def _palette() -> list[int]:
 
 
 @contextmanager
-def _whole(path: Path) -> Iterator[Path]:
-    """A name to write to beside `path`, moved there when all is well and removed when not."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
-    os.close(handle)
-    temporary = Path(name)
+def _whole(paths: list[Path]) -> Iterator[list[Path]]:
+    """Names to write to beside the given ones, moved there together when all is well and removed when not."""
+    temporary: list[Path] = []
     try:
+        for path in paths:
+            handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+            os.close(handle)
+            temporary.append(Path(name))
         yield temporary
-        temporary.chmod(0o666 & ~_umask())
-        temporary.replace(path)
+        for part, path in zip(temporary, paths, strict=True):
+            part.chmod(0o666 & ~_umask())
+            part.replace(path)
     finally:
-        temporary.unlink(missing_ok=True)
+        for part in temporary:
+            part.unlink(missing_ok=True)
 
 
 def _umask() -> int:

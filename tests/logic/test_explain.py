@@ -42,7 +42,8 @@ def test_as_data():
     assert data["broken"] == ["C: bird -> animal"]
     assert [d["flips"] for d in data["diagnoses"]] == [["bird"], ["animal", "vehicle", "car"]]
     assert sum(d["probability"] for d in data["diagnoses"]) == pytest.approx(1)
-    assert data["taken"] == data["diagnoses"][0]
+    assert data["taken"]["flips"] == data["diagnoses"][0]["flips"]
+    assert data["taken"]["probability"] == pytest.approx(data["diagnoses"][0]["probability"])
     assert data["revised"] == ["vehicle", "car"]
     assert data["exhaustive"] is True
     assert json.loads(json.dumps(data)) == data

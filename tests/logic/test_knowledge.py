@@ -72,12 +72,17 @@ def test_options_are_checked():
         ld.OptionError, match="root is 'asserte', expected one of asserted, free .did you mean 'asserted'"
     ):
         ld.KnowledgeBase(h, root="asserte")
-    with pytest.raises(ld.LogicDiagError, match="a rule is named 'C', which is taken"):
+    with pytest.raises(ld.LogicDiagError, match="rule 1: a rule is named 'C', a name that stands for a family"):
         ld.KnowledgeBase(h, rules=["C: forall x: cat(x)"])
     with pytest.raises(ld.LogicDiagError, match="a rule is named 'C: cat -> animal', as the rules of family C are"):
         ld.KnowledgeBase(h, rules=["'C: cat -> animal': forall x: cat(x)"])
     with pytest.raises(ld.RuleError, match="unknown class 'cta' .did you mean 'cat'"):
         ld.KnowledgeBase(h, rules=["forall x: cta(x)"])
+
+
+def test_a_hierarchy_is_wanted():
+    with pytest.raises(ld.OptionError, match="hierarchy is a str, expected a Hierarchy: use Hierarchy.load"):
+        ld.KnowledgeBase("voc2012")
 
 
 def test_rules_from_text_file_and_formula(tmp_path):

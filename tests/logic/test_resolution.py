@@ -200,3 +200,18 @@ def test_degrees_of_a_larger_batch_can_be_brought():
     assert torch.equal(part.revised, whole.revised[:10])
     with pytest.raises(ld.LogicDiagError, match=r"truth degrees are of \['C'\]"):
         diagnoser(probs, degrees={"C": whole.truth_degrees["C"]})
+
+
+@pytest.mark.parametrize("families", ["CDE", "CE"])
+def test_draws_do_not_depend_on_pixels_outside_of_valid(families):
+    diagnoser = ld.Diagnoser(ld.KnowledgeBase(ld.Hierarchy.load("voc2012"), families))
+    probs = torch.rand(400, 24, generator=torch.Generator().manual_seed(0))
+    valid = torch.arange(400) % 2 == 0
+    other = probs.clone()
+    other[~valid] = 0
+    other[~valid, 0] = 1
+    one = diagnoser(probs, valid=valid, generator=torch.Generator().manual_seed(1))
+    same = diagnoser(other, valid=valid, generator=torch.Generator().manual_seed(1))
+    assert torch.equal(one.revised[valid], same.revised[valid])
+    assert torch.equal(one.log_prob, same.log_prob)
+    assert diagnoser.kb.is_consistent(one.revised).all()

@@ -108,14 +108,14 @@ class _Builder:
                 own = combined(own_a, own_b)
                 if own is None:
                     continue
-                self.size += len(others_a) + len(others_b)
+                self.size += (1 + len(others_a)) * (1 + len(others_b))
+                if self.size > self.limit:
+                    raise TooLarge
                 closer = {combined(a, own_b) for a in others_a}
                 closer.update(combined(a, b) for a in (own_a, *others_a) for b in others_b)
                 closer.discard(None)
                 if own not in closer:
                     ways.setdefault((own, frozenset(closer)), []).append((i, j))  # type: ignore[arg-type]
-            if self.size > self.limit:
-                raise TooLarge
         pairs = [(i, j, target) for target, found in enumerate(ways.values()) for i, j in found]
         left, right, target = zip(*pairs, strict=True) if pairs else ((), (), ())
         self._grow(Join(first.step, second.step, left, right, target), len(pairs))

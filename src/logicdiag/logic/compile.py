@@ -127,7 +127,7 @@ def compile_knowledge(kb: KnowledgeBase, work: int = WORK) -> Program:
         except TooLarge:
             warnings.warn(
                 f"{len(bodies)} user rules tie {len(nodes)} classes together too tightly for a sweep; "
-                "pixels in conflict are searched one pattern at a time, exactly but slowly",
+                "pixels in conflict are searched pattern by pattern, which is slow; see result.exhaustive",
                 TangledRulesWarning,
                 stacklevel=3,
             )

@@ -58,8 +58,13 @@ class Hierarchy:
     def from_yaml(cls, text: str, title: str = "hierarchy", where: str = "") -> Hierarchy:
         try:
             data = yaml.load(text, Loader=_StrictLoader)  # a SafeLoader: plain data, nothing executed
+        except HierarchyError as error:
+            raise HierarchyError(f"{where}{error}") from None
         except yaml.YAMLError as error:
-            raise HierarchyError(f"{where}not readable as YAML: {error}") from None
+            mark = getattr(error, "problem_mark", None)
+            place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+            problem = getattr(error, "problem", None) or "it holds characters that YAML does not allow"
+            raise HierarchyError(f"{where}{place}not readable as YAML: {problem}") from None
         except RecursionError:
             raise HierarchyError(f"{where}nested too deeply for YAML") from None
         return cls._build(data, title, where)
@@ -86,7 +91,7 @@ class Hierarchy:
                 parents.append(parent)
                 if value is not None:
                     if any(id(value) == open_id for _, _, open_id in stack):
-                        raise HierarchyError(f"{where}{name!r} contains itself (a cycle through a YAML anchor)")
+                        raise HierarchyError(f"{where}{name!r} contains itself (in YAML, a cycle through an anchor)")
                     stack.append((iter(_members(value, name, where)), len(names) - 1, id(value)))
                     break
             else:
@@ -276,8 +281,11 @@ def _checked_name(name: Any, owner: str | None, where: str) -> str:
         if name is None:
             read = "nothing"
         else:
-            read = f"{name!r}, a {'boolean' if isinstance(name, bool) else type(name).__name__}"
+            kinds = {bool: "a boolean", int: "a number", float: "a number", list: "a list"}
+            read = f"{name!r}, {kinds.get(type(name), 'a ' + type(name).__name__)}"
         raise HierarchyError(f"{where}a name {under} was read as {read}; put it in quotes to make it a name")
+    if not name.isprintable():
+        raise HierarchyError(f"{where}the name {name!r} {under} has characters that cannot be printed")
     if not name.strip():
         raise HierarchyError(f"{where}a name {under} is empty")
     return rule_name(name)

@@ -41,6 +41,9 @@ class KnowledgeBase:
         rules: str | Path | Iterable[str | Rule | Formula] = (),
         root: str = "asserted",
     ) -> None:
+        if not isinstance(hierarchy, Hierarchy):
+            kind = type(hierarchy).__name__
+            raise OptionError(f"hierarchy is a {kind}, expected a Hierarchy: use Hierarchy.load or Hierarchy.from_dict")
         self.hierarchy = hierarchy
         self.families = _read_families(families)
         self.root = choose("root", root, ("asserted", "free"))
@@ -48,9 +51,11 @@ class KnowledgeBase:
         seen = set(FAMILIES)
         for rule in self.rules:
             if rule.name[:3] in ("C: ", "D: ", "E: "):
-                raise LogicDiagError(f"a rule is named {rule.name!r}, as the rules of family {rule.name[0]} are")
+                text = f"a rule is named {rule.name!r}, as the rules of family {rule.name[0]} are"
+                raise LogicDiagError(f"{rule.source}: {text}")
             if rule.name in seen:
-                raise LogicDiagError(f"a rule is named {rule.name!r}, which is taken; names are unique")
+                text = "stands for a family" if rule.name in FAMILIES else "another rule has"
+                raise LogicDiagError(f"{rule.source}: a rule is named {rule.name!r}, a name that {text}")
             seen.add(rule.name)
 
     @property

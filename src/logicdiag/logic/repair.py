@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 from jaxtyping import Bool, Float, Int64
@@ -76,8 +77,8 @@ class Repair:
     size: int
     """Pixels that are diagnosed at a time."""
     generator: torch.Generator | None
-    waiting: list[tuple[Block, Tensor, Tensor | None, Tensor]] = field(default_factory=list)
-    """(block, where in it, which of those are valid, their rows) of conflicts that are not diagnosed yet."""
+    waiting: list[tuple[Block, Tensor, Tensor]] = field(default_factory=list)
+    """(block, where in it, the rows there) of conflicts that are not diagnosed yet."""
 
     def __post_init__(self) -> None:
         device = self.trust.device
@@ -98,7 +99,11 @@ class Repair:
         labels = (rows > 0.5).index_select(0, self.back)
         block.rows(self.observed).copy_(labels)
         conflict = ~self.kb.is_consistent(labels.T)
-        block.pixels(self.result.conflict).copy_(conflict if inside is None else conflict & inside)
+        if inside is not None and bool((ignored := conflict & ~inside).any()):
+            # consistent like all the rest, but without a draw, so that it changes nothing elsewhere
+            labels[:, ignored] = self.default[:, None]
+            conflict &= inside
+        block.pixels(self.result.conflict).copy_(conflict)
         if not conflict.all():
             block.rows(self.revised).copy_(labels)
             leaf = _single_leaf(labels.index_select(0, self.leaf_channels))
@@ -108,9 +113,16 @@ class Repair:
         where = conflict.nonzero()[:, 0]
         if where.numel():
             kept = rows if where.numel() == rows.shape[1] else rows.index_select(1, where)
-            self.waiting.append((block, where, None if inside is None else inside[where], kept))
+            self.waiting.append((block, where, kept))
         if sum(entry[1].numel() for entry in self.waiting) >= self.size:
             self._flush()
+
+    @cached_property
+    def default(self) -> Bool[Tensor, " n"]:
+        """A label that satisfies the rules, in channel order, for pixels that do not count."""
+        nothing = torch.zeros(len(self.back), 1, dtype=torch.bool, device=self.back.device)
+        taken = self.program.diagnose(nothing, self.trust.new_zeros(len(self.back), 1), "best", budget=self.budget)
+        return taken.revised[:, 0][self.back]
 
     def finish(self) -> Result:
         self._flush()
@@ -119,13 +131,13 @@ class Repair:
     def _flush(self) -> None:
         if not self.waiting:
             return
-        rows = self.waiting[0][3] if len(self.waiting) == 1 else torch.cat([entry[3] for entry in self.waiting], 1)
+        rows = self.waiting[0][2] if len(self.waiting) == 1 else torch.cat([entry[2] for entry in self.waiting], 1)
         done = [self._diagnose(part) for part in rows.split(self.size, 1)]
         taken = done[0] if len(done) == 1 else _joined(done)
         start = 0
-        for block, where, inside, kept in self.waiting:
+        for block, where, kept in self.waiting:
             stop = start + kept.shape[1]
-            self._write(block, where, inside, taken, slice(start, stop))
+            self._write(block, where, taken, slice(start, stop))
             start = stop
         self.waiting.clear()
 
@@ -139,23 +151,15 @@ class Repair:
             budget=self.budget,
         )
 
-    def _write(self, block: Block, where: Tensor, inside: Tensor | None, taken: Taken, span: slice) -> None:
-        leaf = _single_leaf(taken.revised[:, span].index_select(0, self.leaf_rows))
-        log_prob = taken.log_prob[span].clamp(max=0)
-        if inside is not None:
-            leaf, log_prob = leaf.where(inside, -1), log_prob * inside
-        _put(block.rows(self.revised), where, taken.revised[:, span].index_select(0, self.back))
-        _put(block.pixels(self.result.leaf), where, leaf)
-        _put(block.pixels(self.result.log_prob), where, log_prob)
+    def _write(self, block: Block, where: Tensor, taken: Taken, span: slice) -> None:
+        revised = taken.revised[:, span]
+        _put(block.rows(self.revised), where, revised.index_select(0, self.back))
+        _put(block.pixels(self.result.leaf), where, _single_leaf(revised.index_select(0, self.leaf_rows)))
+        _put(block.pixels(self.result.log_prob), where, taken.log_prob[span].clamp(max=0))
         if self.expected is not None and taken.expected is not None:
             _put(block.rows(self.expected), where, taken.expected[:, span].index_select(0, self.back))
         if taken.exhaustive is not None:
-            all_seen = taken.exhaustive[span]
-            _put(
-                block.pixels(self.result.exhaustive),
-                where,
-                all_seen if inside is None else all_seen | ~inside,
-            )
+            _put(block.pixels(self.result.exhaustive), where, taken.exhaustive[span])
 
 
 def flip_log_odds(
