@@ -144,16 +144,18 @@ def _sweep_up(
         torch.add(base[:, KEEP_TRUE], flip, out=base[:, FLIP_TRUE])
     for wave in schedule.waves:
         states = weights[wave.start : wave.stop]
-        for k, (way, count) in enumerate(_ways(wave, weights, arithmetic)):
+        lefts, rights, _ = wave.indices(weights.device)
+        for k, (left, right) in enumerate(zip(lefts, rights, strict=True)):
+            way, other = weights.index_select(0, left), weights.index_select(0, right)
             if k == 0:  # every state has a first way
-                states.copy_(way)
+                arithmetic.times(way, other, out=states)
             else:
-                arithmetic.plus(states[:count], way, out=states[:count])
-        if arithmetic is PRODUCTS:
-            dead = torch.eq(states, 0, out=torch.empty_like(states))
-            least = torch.minimum(least, dead.add_(states).amin(0))
+                arithmetic.plus(states[: len(left)], arithmetic.times(way, other, out=way), out=states[: len(left)])
     if arithmetic is not PRODUCTS:
         return weights, scale, torch.ones_like(scale, dtype=torch.bool)
+    states = weights[schedule.waves[0].start :]
+    dead = torch.eq(states, 0, out=torch.empty_like(states))
+    least = torch.minimum(least, dead.add_(states).amin(0))
     return weights, scale, (least > SMALL[flip.dtype]) & (weights[schedule.final] < 1 / SMALL[flip.dtype])
 
 
@@ -162,13 +164,14 @@ def _ways(
 ) -> Iterator[tuple[Float[Tensor, "ways pixels"], int]]:
     """The weight of each state's first way, then of each second one, and so on; and how many states have one.
 
-    Without `last`, only of the states that have a further way.
+    Without `last`, only of the states that have a further way, and so not of the last ways of all.
     """
     lefts, rights, _ = wave.indices(weights.device)
     for left, right, (count, more) in zip(lefts, rights, wave.counts(), strict=True):
         size = count if last else more
-        way = weights.index_select(0, left[:size])
-        yield arithmetic.times(way, weights.index_select(0, right[:size]), out=way), count
+        if size:
+            way = weights.index_select(0, left[:size])
+            yield arithmetic.times(way, weights.index_select(0, right[:size]), out=way), count
 
 
 def _shares(wave: Wave, weights: Buffer, last: bool = True) -> Iterator[tuple[Float[Tensor, "ways pixels"], int]]:
@@ -189,9 +192,10 @@ def _sweep_down(
     """
     on = torch.zeros_like(weights)
     on[schedule.final] = 1
+    draws = uniform((sum(wave.draws for wave in schedule.waves), weights.shape[1]), weights, generator)
     for wave in reversed(schedule.waves):
-        draw = uniform((wave.draws, weights.shape[1]), weights, generator)
-        draw = draw.index_select(0, wave.indices(weights.device)[2])
+        mine, draws = draws[: wave.draws], draws[wave.draws :]
+        draw = mine.index_select(0, wave.indices(weights.device)[2])
         if arithmetic is PRODUCTS:
             draw *= weights[wave.start : wave.start + len(draw)]
             ways = _ways(wave, weights, PRODUCTS, last=False)
@@ -205,11 +209,9 @@ def _sweep_down(
         running = torch.empty(0)
         for k, (way, count) in enumerate(ways):
             running = way if k == 0 else running[: len(way)].add_(way)
-            taken = waiting[:count].clone()
             exceeds = torch.gt(running, draw[: len(way)], out=torch.empty_like(running))
-            taken[: len(way)] *= exceeds
-            waiting[: len(way)] -= taken[: len(way)]
-            _pass_on(on, wave, k, taken)
+            _take(on, wave, k, waiting[:count], exceeds)
+        _pass_on(on, wave, len(wave.left) - 1, waiting[: len(wave.left[-1])])
     return on
 
 
@@ -220,11 +222,18 @@ def _follow_best(schedule: Schedule, weights: Buffer) -> Buffer:
     for wave in reversed(schedule.waves):
         waiting = on[wave.start : wave.stop].clone()
         for k, (way, count) in enumerate(_ways(wave, weights, LIKELIEST, last=False)):
-            taken = waiting[:count].clone()
-            taken[: len(way)] *= torch.eq(way, weights[wave.start : wave.start + len(way)], out=way)
-            waiting[: len(way)] -= taken[: len(way)]
-            _pass_on(on, wave, k, taken)
+            best = torch.eq(way, weights[wave.start : wave.start + len(way)], out=way)
+            _take(on, wave, k, waiting[:count], best)
+        _pass_on(on, wave, len(wave.left) - 1, waiting[: len(wave.left[-1])])
     return on
+
+
+def _take(on: Buffer, wave: Wave, k: int, waiting: Tensor, wanted: Tensor) -> None:
+    """Let states that still wait go their k-th way: where it is wanted, and where it is their last."""
+    taken = waiting.clone()
+    taken[: len(wanted)] *= wanted
+    waiting[: len(wanted)] -= taken[: len(wanted)]
+    _pass_on(on, wave, k, taken)
 
 
 def _marginals(schedule: Schedule, weights: Buffer, arithmetic: Arithmetic) -> Buffer:
