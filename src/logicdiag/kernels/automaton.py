@@ -230,10 +230,12 @@ def _follow_best(schedule: Schedule, weights: Buffer) -> Buffer:
 
 def _take(on: Buffer, wave: Wave, k: int, waiting: Tensor, wanted: Tensor) -> None:
     """Let states that still wait go their k-th way: where it is wanted, and where it is their last."""
-    taken = waiting.clone()
-    taken[: len(wanted)] *= wanted
-    waiting[: len(wanted)] -= taken[: len(wanted)]
-    _pass_on(on, wave, k, taken)
+    more = len(wanted)
+    torch.mul(waiting[:more], wanted, out=wanted)
+    waiting[:more] -= wanted
+    _pass_on(on, wave, k, wanted)
+    if more < len(waiting):
+        _pass_on(on, wave, k, waiting[more:], more)
 
 
 def _marginals(schedule: Schedule, weights: Buffer, arithmetic: Arithmetic) -> Buffer:
@@ -249,7 +251,9 @@ def _marginals(schedule: Schedule, weights: Buffer, arithmetic: Arithmetic) -> B
     return on
 
 
-def _pass_on(on: Buffer, wave: Wave, k: int, taken: Tensor) -> None:
+def _pass_on(on: Buffer, wave: Wave, k: int, taken: Float[Tensor, "some pixels"], first: int = 0) -> None:
+    """Hand what some states take of their k-th way, from state `first` on, to the two states it comes from."""
     lefts, rights, _ = wave.indices(on.device)
-    on.index_add_(0, lefts[k], taken)
-    on.index_add_(0, rights[k], taken)
+    some = slice(first, first + len(taken))
+    on.index_add_(0, lefts[k][some], taken)
+    on.index_add_(0, rights[k][some], taken)
