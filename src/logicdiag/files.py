@@ -51,7 +51,7 @@ def load_probabilities(path: str | Path) -> Tensor:
     return torch.from_numpy(array)
 
 
-def concept_dim(probs: Tensor, n: int) -> int:
+def concept_dim(probs: Tensor) -> int:
     """The usual place of concepts: (N, n), (n, H, W) or (B, n, H, W)."""
     return {2: 1, 3: 0, 4: 1}[probs.dim()]
 
@@ -76,7 +76,7 @@ def diagnose_file(
         raise OptionError(f"seed is {seed}, expected a whole number from 0 to 2**63 - 1")
     if not str(out):
         raise OptionError("the folder to write to has an empty name")
-    dim = concept_dim(probs, len(h)) if dim is None else dim
+    dim = concept_dim(probs) if dim is None else dim
     try:
         check_shape(probs, dim, h, None)
     except ProbabilityError as error:

@@ -1,7 +1,10 @@
 import itertools
 import random
 
+from pysat.solvers import Solver
+
 import logicdiag as ld
+from logicdiag.logic.clauses import family_clauses
 from logicdiag.logic.lint import smallest_contradiction
 from tests.cases import Oracle, all_models, random_knowledge
 
@@ -10,6 +13,11 @@ H = ld.Hierarchy.from_dict({"animal": ["bird", "cat"], "vehicle": ["car"], "sky"
 
 def findings(rules, families="CDE"):
     return {(f.kind, f.names) for f in ld.KnowledgeBase(H, families, rules).lint()}
+
+
+def contradict(rules):
+    with Solver(name="g4", bootstrap_with=[clause for rule in rules for clause in rule]) as solver:
+        return not solver.solve()
 
 
 def test_nothing_to_say():
@@ -40,12 +48,18 @@ def test_smallest_contradiction_is_smallest():
             assert smallest_contradiction(kb) is None
             continue
         found = smallest_contradiction(kb)
-        users = [rule for rule in kb.rules if rule.name in found]
-        # with the same families, no subset of fewer user rules contradicts alone unless families carry more
-        for size in range(len(users)):
-            for subset in itertools.combinations(users, size):
-                smaller = ld.KnowledgeBase(kb.hierarchy, "", list(subset))
-                assert Oracle(smaller).satisfiable() or len(subset) >= len(found)
+        # every rule as clauses: the families one clause each, a user's rule by its truth table
+        families = [[clause] for clause in Oracle(ld.KnowledgeBase(kb.hierarchy, kb.families, root=kb.root)).clauses]
+        users = [Oracle(ld.KnowledgeBase(kb.hierarchy, "", [rule])).clauses for rule in kb.rules]
+        assert any(contradict(some) for some in itertools.combinations(families + users, len(found)))
+        for size in range(len(found)):
+            assert not any(contradict(some) for some in itertools.combinations(families + users, size))
+        named = dict(family_clauses(kb))
+        own = [ld.KnowledgeBase(kb.hierarchy, "", [rule]) for rule in kb.rules if rule.name in found]
+        literal = {name: i for i, name in enumerate(kb.hierarchy.names, 1)}
+        chosen = [[[literal[n] if v else -literal[n] for n, v in named[text]]] for text in found if text in named]
+        assert len(chosen) + len(own) == len(found)
+        assert contradict(chosen + [Oracle(one).clauses for one in own])
         assert len(set(found)) == len(found)
         seen += 1
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 ROOT = -1
+"""Index of the virtual Root above the top-level concepts. It has no channel and no row."""
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,6 @@ class PowerMean:
 
     power: float
     total: Tensor
-    count: int = 0
 
     @classmethod
     def zeros(cls, shape: tuple[int, ...], power: float, device: torch.device) -> PowerMean:

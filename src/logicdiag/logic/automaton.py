@@ -18,9 +18,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import reduce
 
+from ..kernels.layout import ROOT
 from ..kernels.schedule import FLIP_FALSE, FLIP_TRUE, KEEP_FALSE, KEEP_TRUE, Automaton, Join, Observe, Root
 from .formula import Formula, atoms, restrict
-from .hierarchy import ROOT
 from .knowledge import KnowledgeBase
 
 Met = frozenset[tuple[str, bool]]

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..errors import LogicDiagError
+from ..kernels.layout import ROOT
 from .formula import And, Atom, Formula, Iff, Implies, Not, Or, written
-from .hierarchy import ROOT
 from .knowledge import KnowledgeBase
 
 Literal = tuple[str, bool]

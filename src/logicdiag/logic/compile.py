@@ -18,14 +18,13 @@ from torch import Tensor
 from ..errors import ContradictionError, LogicDiagError, TangledRulesWarning
 from ..kernels import automaton as automata
 from ..kernels import paths
-from ..kernels.layout import Layout
+from ..kernels.layout import ROOT, Layout
 from ..kernels.paths import PathProgram
 from ..kernels.schedule import Automaton
 from ..kernels.taken import FORBIDDEN, Taken
 from .automaton import TooLarge, build, side_by_side
 from .enumerate import Weighted, count, enumerate_diagnoses, likeliest
 from .formula import Formula, atoms
-from .hierarchy import ROOT
 from .knowledge import KnowledgeBase
 from .search import Search
 

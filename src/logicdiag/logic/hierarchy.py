@@ -11,10 +11,8 @@ from typing import Any
 import yaml
 
 from ..errors import HierarchyError, hint
+from ..kernels.layout import ROOT
 from .formula import rule_name
-
-ROOT = -1
-"""Index of the virtual Root above the top-level concepts. It has no channel."""
 
 
 class Hierarchy:

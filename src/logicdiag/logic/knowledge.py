@@ -12,8 +12,9 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from ..errors import LogicDiagError, OptionError, ProbabilityError, choose
+from ..kernels.layout import ROOT
 from .formula import BOOLEAN, Formula, Rule, interpret, written
-from .hierarchy import ROOT, Hierarchy
+from .hierarchy import Hierarchy
 from .parser import parse, parse_file
 
 if TYPE_CHECKING:
