@@ -40,6 +40,22 @@ class OptionError(LogicDiagError):
     """An option with a value that is not offered."""
 
 
+class DataError(LogicDiagError):
+    """A data set, list, image or mask that is not as it should be; the file is named."""
+
+
+class ConfigError(LogicDiagError):
+    """A configuration that cannot be used; the key is named."""
+
+
+class WeightsError(LogicDiagError):
+    """Weights that are not there, cannot be read, or do not fit the model."""
+
+
+class RunError(LogicDiagError):
+    """A run folder that is not there, is not whole, or is in use."""
+
+
 class TangledRulesWarning(UserWarning):
     """User rules so intertwined that diagnosis falls back to a search."""
 

@@ -1,0 +1,1 @@
+"""Data sets, splits, weak and strong views, and the built-in scenes."""

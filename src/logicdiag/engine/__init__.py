@@ -1,0 +1,1 @@
+"""Configuration, training, evaluation, checkpoints and distribution."""

@@ -1,0 +1,1 @@
+"""Encoder, decoder and head; pretrained weights; the averaged teacher."""

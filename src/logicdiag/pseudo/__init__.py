@@ -1,0 +1,1 @@
+"""Psi: what turns a teacher's prediction into a target."""
