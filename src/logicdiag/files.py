@@ -6,7 +6,7 @@ import json
 import os
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from .engine.palette import picture_palette
 from .errors import LogicDiagError, OptionError, ProbabilityError
 from .logic.blocks import blocks, check_shape
 from .logic.diagnosis import Diagnoser
@@ -117,7 +118,7 @@ def _diagnose_into(
         degrees = meter.degrees()
     generator = torch.Generator().manual_seed(seed)
     tally = _Tally(diagnoser)
-    with _whole([folder / name for name in OUTPUTS]) as (revised_path, leaf_path, summary_path):
+    with written_whole([folder / name for name in OUTPUTS]) as (revised_path, leaf_path, summary_path):
         revised = np.lib.format.open_memmap(revised_path, mode="w+", dtype=np.bool_, shape=tuple(probs.shape))
         _claim_space(revised_path)
         revised_first = torch.from_numpy(revised).movedim(dim, 0)
@@ -133,7 +134,7 @@ def _diagnose_into(
             progress("diagnosis", finished, total)
         revised.flush()
         del revised, revised_first
-        _leaf_image(leaf, len(diagnoser.kb.hierarchy.leaves)).save(leaf_path, format="PNG")
+        _leaf_image(leaf, diagnoser.kb.hierarchy).save(leaf_path, format="PNG")
         summary = tally.summary(path, diagnoser, degrees, seed)
         summary_path.write_text(json.dumps(summary, indent=2, ensure_ascii=False) + "\n", "utf-8")
     return summary
@@ -224,39 +225,24 @@ class _Tally:
         }
 
 
-def _leaf_image(leaf: Tensor, leaves: int) -> Image.Image:
+def _leaf_image(leaf: Tensor, h: Hierarchy) -> Image.Image:
     if leaf.dim() == 1:
         rows = -(-leaf.numel() // STRIP) or 1
         picture = torch.full((rows * STRIP,), -1, dtype=leaf.dtype)
         picture[: leaf.numel()] = leaf
         leaf = picture.view(rows, STRIP)
     flat = leaf.reshape(-1, leaf.shape[-1]) if leaf.numel() else torch.full((1, 1), -1)  # no picture has no pixel
-    if leaves > NO_LEAF:
+    if len(h.leaves) > NO_LEAF:
         return Image.fromarray((flat + 1).numpy().astype(np.uint16))
     indices = torch.where(flat < 0, NO_LEAF, flat).to(torch.uint8).numpy()
     image = Image.fromarray(indices)
-    image.putpalette(_palette())
+    image.putpalette(picture_palette(h))
     return image
 
 
-def _palette() -> list[int]:
-    """256 colours far apart, as PASCAL VOC numbers them: bits of the index spread over the bits of red, green and
-    blue.
-    """
-    colours = []
-    for index in range(256):
-        rgb = [0, 0, 0]
-        for bit in range(8):
-            for channel in range(3):
-                if index >> (channel + 3 * bit) & 1 and channel + 3 * bit < 8:
-                    rgb[channel] |= 1 << (7 - bit)
-        colours += rgb if index != NO_LEAF else [224, 224, 192]
-    return colours
-
-
 @contextmanager
-def _whole(paths: list[Path]) -> Iterator[list[Path]]:
-    """Names to write to beside the given ones, moved there together when all is well and removed when not."""
+def written_whole(paths: Sequence[Path]) -> Iterator[list[Path]]:
+    """Files to write beside the given ones, moved there together when all is well and removed when not."""
     temporary: list[Path] = []
     try:
         for path in paths:
