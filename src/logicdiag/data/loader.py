@@ -1,0 +1,262 @@
+"""Weak views: scale, crop and flip of items, an endless stream that is a pure function of (seed, stream, step, slot).
+
+Workers decode an item and cut the window that its crop needs; the whole batch is resampled at once on the device.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import count
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int64
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+from ..errors import DataError, LogicDiagError, OptionError
+from .dataset import IGNORE, Masked, Photo
+from .resample import Axis, Taps, nearest, place, resample, taps
+from .views import draws
+
+PADDING = 0.5
+
+
+@dataclass(frozen=True)
+class Views:
+    """A micro-batch of weak views, on the training device."""
+
+    image: Float[Tensor, "b 3 h w"]
+    """In [0, 1], not normalised; padding is mid gray."""
+    leaf: Int64[Tensor, "b h w"] | None
+    """Index into the hierarchy's leaves, -1 for ignore and padding; None for unlabelled images."""
+    valid: Bool[Tensor, "b h w"]
+    """False in padding."""
+    step: int
+    slots: tuple[int, ...]
+    """Which places of the global batch these are."""
+
+    def __len__(self) -> int:
+        return len(self.slots)
+
+
+class Loader:
+    """An endless iterator of `Views`; close it, or use it in a `with` block.
+
+    `batch` is the global batch of one optimiser step, cut into `parts * accumulate` equal runs of slots; for each step
+    this part yields `accumulate` micro-batches, and micro-batch m holds run `m * parts + part`. Items come in a fresh
+    permutation for each epoch. To go on at a step, `start` there.
+    """
+
+    def __init__(
+        self,
+        items: Sequence[Photo],
+        *,
+        batch: int,
+        crop: int,
+        scale: Sequence[float] = (0.5, 2.0),
+        flip: float = 0.5,
+        seed: int = 0,
+        stream: str,
+        device: torch.device | str = "cpu",
+        workers: int = 0,
+        start: int = 0,
+        part: int = 0,
+        parts: int = 1,
+        accumulate: int = 1,
+        context: str | None = None,
+    ) -> None:
+        if not len(items):
+            raise DataError(f"there are no {stream} images to load")
+        if batch < 1 or batch % (parts * accumulate):
+            raise OptionError(
+                f"the {stream} batch is {batch}, expected a multiple of {parts * accumulate} "
+                f"({parts} process{'es' * (parts > 1)} x {accumulate} accumulated)"
+            )
+        if len(scale) != 2 or not 0 < scale[0] <= scale[1]:
+            raise OptionError(f"scale is {list(scale)}, expected two numbers above 0, the smaller one first")
+        if crop < 1:
+            raise OptionError(f"crop is {crop}, expected at least 1 pixel")
+        if seed < 0:
+            raise OptionError(f"seed is {seed}, expected 0 or more")
+        self.device = torch.device(device)
+        source = _Source(tuple(items), batch, crop, (float(scale[0]), float(scale[1])), flip, seed, stream)
+        loader = DataLoader(
+            source,
+            batch_sampler=_Slots(batch, start, part, parts, accumulate),
+            num_workers=workers,
+            collate_fn=_collate,
+            pin_memory=self.device.type == "cuda",
+            multiprocessing_context=context if workers else None,
+            generator=torch.Generator(),  # its own: opening a loader leaves the global generator where it was
+        )
+        with warnings.catch_warnings():
+            # Workers only decode, on one thread; nothing of the parent's threads is used after the fork.
+            warnings.filterwarnings("ignore", "This process.*is multi-threaded", DeprecationWarning)
+            self._batches: Iterator[Any] | None = iter(loader)
+
+    def __iter__(self) -> Iterator[Views]:
+        return self
+
+    def __next__(self) -> Views:
+        if self._batches is None:
+            raise StopIteration
+        try:
+            cut = next(self._batches)
+        except BaseException:
+            self.close()
+            raise
+        if isinstance(cut, LogicDiagError):
+            self.close()
+            raise cut
+        return _develop(cut, self.device)
+
+    def close(self) -> None:
+        """End the workers."""
+        batches, self._batches = self._batches, None
+        shutdown = getattr(batches, "_shutdown_workers", None)  # there are none without workers
+        if shutdown is not None:
+            shutdown()
+
+    def __enter__(self) -> Loader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+# ---- in the workers ----------------------------------------------------------------------------------------------
+
+
+class _Slots(Sampler[list[tuple[int, int]]]):
+    """The (step, slot) pairs of each micro-batch of this part."""
+
+    def __init__(self, batch: int, start: int, part: int, parts: int, accumulate: int) -> None:
+        self.start, self.part, self.parts, self.accumulate = start, part, parts, accumulate
+        self.size = batch // (parts * accumulate)
+
+    def __iter__(self) -> Iterator[list[tuple[int, int]]]:
+        for step in count(self.start):
+            for micro in range(self.accumulate):
+                first = (micro * self.parts + self.part) * self.size
+                yield [(step, slot) for slot in range(first, first + self.size)]
+
+
+class _Window(NamedTuple):
+    """What one view needs of its item."""
+
+    step: int
+    slot: int
+    image: np.ndarray[Any, np.dtype[np.uint8]]
+    mask: np.ndarray[Any, np.dtype[np.uint8]] | None
+    rows: Axis
+    columns: Axis
+
+
+@dataclass(frozen=True)
+class _Source(Dataset[Any]):
+    items: tuple[Photo, ...]
+    batch: int
+    crop: int
+    scale: tuple[float, float]
+    flip: float
+    seed: int
+    stream: str
+
+    def __getitem__(self, key: tuple[int, int]) -> _Window | LogicDiagError:
+        try:
+            return self.window(*key)
+        except LogicDiagError as error:
+            return error  # as a value: raised in a worker it would come out wrapped in that worker's traceback
+
+    def item(self, step: int, slot: int) -> Photo:
+        epoch, at = divmod(step * self.batch + slot, len(self.items))
+        return self.items[int(_order(self.seed, self.stream, epoch, len(self.items))[at])]
+
+    def window(self, step: int, slot: int) -> _Window:
+        item = self.item(step, slot)
+        image = item.image()
+        mask = item.mask() if isinstance(item, Masked) else None
+        if mask is not None and mask.shape != image.shape[:2]:
+            sizes = [f"{w} x {h}" for h, w in (image.shape[:2], mask.shape[:2])]
+            raise DataError(f"{item.name}: the image is {sizes[0]} and its mask {sizes[1]}, expected the same size")
+        (g,) = draws(self.seed, self.stream, step, (slot,))
+        factor = g.uniform(*self.scale)
+        rows = place(image.shape[0], factor, self.crop, g)
+        columns = place(image.shape[1], factor, self.crop, g)
+        if g.random() < self.flip:
+            columns = columns._replace(flip=True)
+        cut = np.s_[rows.start : rows.stop, columns.start : columns.stop]
+        return _Window(step, slot, image[cut], None if mask is None else mask[cut], rows, columns)
+
+
+@lru_cache(maxsize=8)
+def _order(seed: int, stream: str, epoch: int, n: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+    (g,) = draws(seed, f"{stream}.order", epoch, (0,))
+    return g.permutation(n)
+
+
+class _Cut(NamedTuple):
+    """A batch of windows, filled up to one size, and where each pixel of the crops is found in them."""
+
+    step: Tensor
+    slots: Tensor
+    image: Tensor
+    mask: Tensor | None
+    rows: Taps
+    columns: Taps
+    nearest_rows: Tensor
+    nearest_columns: Tensor
+
+
+def _collate(windows: list[_Window | LogicDiagError]) -> _Cut | LogicDiagError:
+    good: list[_Window] = []
+    for window in windows:
+        if isinstance(window, LogicDiagError):
+            return window
+        good.append(window)
+    rows, columns = [w.rows for w in good], [w.columns for w in good]
+    height, width = (max(a.stop - a.start for a in axes) for axes in (rows, columns))
+    image = torch.zeros(len(good), height, width, 3, dtype=torch.uint8)
+    mask = None if good[0].mask is None else torch.full((len(good), height, width), IGNORE, dtype=torch.uint8)
+    for i, w in enumerate(good):
+        h, v = w.image.shape[:2]
+        image.numpy()[i, :h, :v] = w.image
+        if mask is not None and w.mask is not None:
+            mask.numpy()[i, :h, :v] = w.mask
+    return _Cut(
+        torch.tensor(good[0].step),
+        torch.tensor([w.slot for w in good]),
+        image,
+        mask,
+        taps(rows),
+        taps(columns),
+        nearest(rows),
+        nearest(columns),
+    )
+
+
+# ---- on the device -----------------------------------------------------------------------------------------------
+
+
+def _develop(cut: _Cut, device: torch.device) -> Views:
+    """The windows' crops."""
+
+    def move(tensor: Tensor) -> Tensor:
+        return tensor.to(device, non_blocking=True)
+
+    rows, columns = Taps(*map(move, cut.rows)), Taps(*map(move, cut.columns))
+    row, column = move(cut.nearest_rows), move(cut.nearest_columns)
+    valid = (row >= 0)[:, :, None] & (column >= 0)[:, None, :]
+    image = resample(move(cut.image), rows, columns)
+    image = torch.where(valid[:, None], image, PADDING)
+    leaf = None
+    if cut.mask is not None:
+        sample = torch.arange(len(row), device=device)[:, None, None]
+        leaf = move(cut.mask)[sample, row.clamp_min(0)[:, :, None], column.clamp_min(0)[:, None, :]].long()
+        leaf = torch.where(valid & (leaf != IGNORE), leaf, -1)
+    return Views(image, leaf, valid, int(cut.step), tuple(cut.slots.tolist()))
