@@ -10,9 +10,12 @@ from jaxtyping import install_import_hook
 
 import tests.typechecker
 
-install_import_hook(
-    ["logicdiag.kernels", "logicdiag.logic.repair", "logicdiag.logic.truth"], f"{tests.typechecker.__name__}.checked"
-)
+CHECKED = [
+    *(f"logicdiag.kernels.{name}" for name in ("automaton", "layout", "native", "paths", "reference", "taken", "truth")),
+    "logicdiag.logic.repair",
+    "logicdiag.logic.truth",
+]
+install_import_hook(CHECKED, f"{tests.typechecker.__name__}.checked")
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     torch.set_num_threads(1)  # the workers share the cores

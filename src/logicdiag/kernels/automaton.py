@@ -17,6 +17,7 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
+from . import native
 from .schedule import FLIP_FALSE, FLIP_TRUE, KEEP_FALSE, KEEP_TRUE, Automaton, Schedule, Wave
 from .taken import FORBIDDEN, Taken, uniform
 
@@ -51,18 +52,22 @@ def diagnose(
     expected: bool,
 ) -> Taken:
     """As `paths.diagnose`, for the rows of this automaton; other rows are left as observed."""
-    rows = torch.tensor(automaton.rows, device=flip.device)
-    work = _Work(automaton.schedule, observed[rows].to(flip.dtype), flip[rows], choice, generator, expected)
+    rows = None if len(automaton.rows) == len(observed) else torch.tensor(automaton.rows, device=flip.device)
+    truth, odds = (observed, flip) if rows is None else (observed[rows], flip[rows])
+    work = _Work(automaton.schedule, truth, odds, choice, generator, expected)
+    first_left = work.native() if native.available and flip.device.type == "cpu" else None
     tiers = [(torch.float32, PRODUCTS), (torch.float64, PRODUCTS), (torch.float64, LOGARITHMS)]
-    pixels: Tensor | None = None
-    for dtype, arithmetic in tiers[flip.dtype == torch.float64 :]:
-        pixels = work.attempt(pixels, dtype, arithmetic)
-        if not pixels.numel():
+    done = (flip.dtype == torch.float64) + (first_left is not None)
+    pixels = first_left
+    for dtype, arithmetic in tiers[done:]:
+        if pixels is not None and not pixels.numel():
             break
-    revised = observed.clone()
-    revised[rows] = work.revised > 0.5
-    marginal = None
-    if expected:
+        pixels = work.attempt(pixels, dtype, arithmetic)
+    if rows is None:
+        return Taken(work.revised, work.log_prob, work.marginal, None)
+    revised, marginal = observed.clone(), None
+    revised[rows] = work.revised
+    if work.marginal is not None:
         marginal = observed.to(flip.dtype)
         marginal[rows] = work.marginal
     return Taken(revised, work.log_prob, marginal, None)
@@ -74,17 +79,33 @@ class _Work:
     def __init__(
         self,
         schedule: Schedule,
-        truth: Float[Tensor, "rows pixels"],
+        truth: Bool[Tensor, "rows pixels"],
         flip: Float[Tensor, "rows pixels"],
         choice: str,
         generator: torch.Generator | None,
         expected: bool,
     ) -> None:
-        self.schedule, self.truth, self.flip = schedule, truth, flip
+        self.schedule, self.truth, self.flip = schedule, truth, flip.contiguous()
         self.choice, self.generator, self.expected = choice, generator, expected
         self.revised = truth
         self.log_prob = flip.new_zeros(flip.shape[1])
-        self.marginal = truth
+        self.marginal: Tensor | None = None
+
+    def native(self) -> Int64[Tensor, " left"]:
+        """Work on all pixels by plain products, in machine code; those that are not settled are handed back."""
+        less = self.flip.abs().neg_().exp_()
+        if self.expected or self.choice != "sample":
+            share, sums = native.expect(self.schedule, self.truth, self.flip, less)
+            self.marginal = self.truth + share * (1 - 2 * self.truth.to(share.dtype)) if self.expected else None
+        if self.choice == "sample":
+            draws = uniform((self.schedule.draws, self.flip.shape[1]), self.flip, self.generator)
+            self.revised, flips, sums = native.sample(self.schedule, self.truth, self.flip, less, draws)
+        else:
+            self.revised, flips = native.likeliest(self.schedule, self.truth, self.flip)
+        scale = self.flip.clamp(min=0).sum(0)
+        self.log_prob = flips - torch.log(sums.total) - scale
+        small = SMALL[self.flip.dtype]
+        return ((sums.least <= small) | (sums.total >= 1 / small)).nonzero()[:, 0]
 
     def attempt(self, pixels: Tensor | None, dtype: torch.dtype, arithmetic: Arithmetic) -> Int64[Tensor, " left"]:
         """Work on some pixels (all, if None); those that are not settled by it are handed back, to be overwritten."""
@@ -97,7 +118,7 @@ class _Work:
         else:
             on = _follow_best(self.schedule, _sweep_up(self.schedule, truth, flip, LIKELIEST)[0])
         flips = _flipped(self.schedule, on)
-        self.revised = self._put(self.revised, pixels, (truth - flips).abs_())
+        self.revised = self._put(self.revised, pixels, (truth - flips).abs_() > 0.5)
         self.log_prob = self._put(self.log_prob, pixels, (flips * flip).sum(0) - total)
         if self.expected:
             share = _flipped(self.schedule, _marginals(self.schedule, weights, arithmetic))
@@ -109,9 +130,9 @@ class _Work:
     def _part(tensor: Tensor, pixels: Tensor | None) -> Tensor:
         return tensor if pixels is None else tensor.index_select(-1, pixels)
 
-    def _put(self, into: Tensor, pixels: Tensor | None, values: Tensor) -> Tensor:
-        values = values.to(self.flip.dtype)
-        return values if pixels is None else into.index_copy_(-1, pixels, values)
+    def _put(self, into: Tensor | None, pixels: Tensor | None, values: Tensor) -> Tensor:
+        values = values if values.dtype == torch.bool else values.to(self.flip.dtype)
+        return values if pixels is None or into is None else into.index_copy_(-1, pixels, values)
 
 
 def _flipped(schedule: Schedule, on: Buffer) -> Float[Tensor, "rows pixels"]:
@@ -129,7 +150,7 @@ def _sweep_up(
     base = weights[1 : 1 + 4 * schedule.nodes].view(schedule.nodes, 4, -1)
     scale = least = torch.zeros_like(flip[0])
     if arithmetic is PRODUCTS:
-        gain = flip.clamp(min=0)  # the likelier of keep and flip counts 1: sums stay near the number of diagnoses
+        gain = flip.clamp(min=0)  # the likelier of keep and flip weighs 1: sums stay near the number of diagnoses
         scale = gain.sum(0)
         keep, change = torch.exp(-gain), torch.exp(flip - gain)
         least = torch.minimum(keep, change).amin(0)
@@ -192,7 +213,7 @@ def _sweep_down(
     """
     on = torch.zeros_like(weights)
     on[schedule.final] = 1
-    draws = uniform((sum(wave.draws for wave in schedule.waves), weights.shape[1]), weights, generator)
+    draws = uniform((schedule.draws, weights.shape[1]), weights, generator)
     for wave in reversed(schedule.waves):
         mine, draws = draws[: wave.draws], draws[wave.draws :]
         draw = mine.index_select(0, wave.indices(weights.device)[2])

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 KEEP_FALSE, FLIP_FALSE, KEEP_TRUE, FLIP_TRUE = range(4)
@@ -64,7 +67,8 @@ class Automaton:
 
     @cached_property
     def rows(self) -> tuple[int, ...]:
-        return tuple(step.row for step in self.steps if isinstance(step, Observe))
+        """In rising order: where they are all of them, nothing has to be picked out."""
+        return tuple(sorted(step.row for step in self.steps if isinstance(step, Observe)))
 
     @cached_property
     def schedule(self) -> Schedule:
@@ -127,6 +131,14 @@ class Schedule:
     def height(self) -> int:
         return self.waves[-1].stop
 
+    @property
+    def draws(self) -> int:
+        return sum(wave.draws for wave in self.waves)
+
+    @cached_property
+    def flat(self) -> Flat:
+        return Flat.of(self)
+
     @classmethod
     def of(cls, automaton: Automaton) -> Schedule:
         node_of = {row: i for i, row in enumerate(automaton.rows)}
@@ -175,6 +187,35 @@ class Schedule:
             )
             stop += len(targets)
         return cls(len(node_of), tuple(waves), row_of[len(automaton.steps) - 1, 0])
+
+
+class Flat(NamedTuple):
+    """The same waves row by row: the ways of buffer row `first + i` are entries start[i] to start[i + 1]."""
+
+    first: int
+    height: int
+    final: int
+    start: NDArray[np.int64]
+    left: NDArray[np.int64]
+    right: NDArray[np.int64]
+    draw: NDArray[np.int64]
+    """Per row: which random number decides between its ways."""
+
+    @classmethod
+    def of(cls, schedule: Schedule) -> Flat:
+        start, left, right, draw = [0], [], [], []
+        dealt = schedule.draws
+        for wave in schedule.waves:
+            dealt -= wave.draws  # random numbers are dealt from the last wave to the first
+            for place in range(wave.stop - wave.start):
+                for lefts, rights in zip(wave.left, wave.right, strict=True):
+                    if place < len(lefts):
+                        left.append(lefts[place])
+                        right.append(rights[place])
+                start.append(len(left))
+                draw.append(dealt + wave.draw[place] if place < len(wave.draw) else 0)
+        columns = (np.array(column, dtype=np.int64) for column in (start, left, right, draw))
+        return cls(schedule.waves[0].start, schedule.height, schedule.final, *columns)
 
 
 def _base(node: int, kind: int) -> int:
