@@ -1,0 +1,270 @@
+"""A data set from its configuration."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from glob import glob
+from pathlib import Path
+
+import numpy as np
+
+from ..errors import DataError, choose, hint
+from .config import DataConfig
+from .dataset import Dataset, ListRecord, Masked, Photo, Relabelled
+from .files import ImageFile, is_image, walk, without_suffix
+from .hierarchies import hierarchy_of, of_kind
+from .layouts import LAYOUTS, Layout
+from .lists import Entry, fingerprint, known_name, read_list
+
+REST = "rest"
+SCENES = "scenes"
+
+
+def open_dataset(config: DataConfig, base: Path | None = None) -> Dataset:
+    """Find every image that the configuration names; nothing is decoded yet.
+
+    Relative paths are taken from `base`, the folder of the configuration file, and then from the current folder.
+    Images that are not labelled come as bare photos: where their masks are is not even computed.
+    """
+    choose("data.layout", config.layout, [SCENES, *LAYOUTS])
+    return _open_scenes(config) if config.layout == SCENES else Opening(config, base).dataset()
+
+
+class Opening:
+    """A data set being opened. `problem` is told what is wrong with an item; it raises, or goes on without the item."""
+
+    def __init__(
+        self, config: DataConfig, base: Path | None = None, problem: Callable[[DataError], None] | None = None
+    ) -> None:
+        self.config = config
+        self.bases = list(dict.fromkeys([base or Path(), Path()]))
+        self.problem = problem or _raise
+        self.layout: Layout = LAYOUTS[config.layout](self._root())
+        self.places = [self.layout.root, *self.bases]
+        self.hierarchy = hierarchy_of(config, self.layout, self.places)
+
+    def dataset(self) -> Dataset:
+        labeled, labeled_from = self.entries(self.config.labeled, "data.labeled")
+        val, val_from = ([], "none") if self.config.val is None else self.entries(self.config.val, "data.val")
+        wanted = {"labeled": self.found(labeled, labeled_from), "val": self.found(val, val_from)}
+        self.layout.prepare(name for found in wanted.values() for name in found)
+        labeled_names = wanted["labeled"]
+        unlabeled = self.unlabeled(labeled_names)
+        self._refuse_overlap(labeled_names, unlabeled, wanted["val"])
+        items = {key: self.masked(found) for key, found in wanted.items()}
+        lists = {
+            "labeled": record(labeled_from, items["labeled"]),
+            "unlabeled": record(_rule(self.config.unlabeled), unlabeled),
+            "val": record(val_from, items["val"]),
+        }
+        name = self.hierarchy.title if self.config.layout == "folder" else self.layout.title
+        return Dataset(name, self.hierarchy, items["labeled"], tuple(unlabeled), items["val"], lists, self.split)
+
+    def split(self, value: str) -> tuple[Masked, ...]:
+        entries, source = self.entries(value, "the split")
+        found = self.found(entries, source)
+        self.layout.prepare(found)
+        return self.masked(found)
+
+    # ---- lists --------------------------------------------------------------------------------------
+
+    def entries(self, value: str, key: str) -> tuple[list[Entry], str]:
+        """The entries of a split or a list file, and where they come from."""
+        if value in self.layout.splits():
+            return self.layout.split(value)
+        for path in self._paths(value):
+            if path.is_file():
+                return read_list(path), str(path)
+        raise self._unknown(value, key, "a split or a list file")
+
+    def found(self, entries: Iterable[Entry], source: str) -> dict[str, str | None]:
+        """Names of images, each with its mask's path if the list has one; an image that is there twice counts once."""
+        found: dict[str, str | None] = {}
+        for entry in entries:
+            name = self.layout.find(entry)
+            if name is None:
+                self.problem(self._missing_image(entry, source))
+            else:
+                found.setdefault(name, entry.mask)
+        return found
+
+    def masked(self, found: dict[str, str | None]) -> tuple[Masked, ...]:
+        items = []
+        for name, written in found.items():
+            try:
+                item = self.layout.masked(name, self.hierarchy, written)
+                path = getattr(item.labels, "path", None)
+                if path is not None and not path.exists():
+                    raise DataError(f"{path}: there is no such file, and {name!r} needs a mask{_beside(path)}")
+            except DataError as error:
+                self.problem(error)
+            else:
+                items.append(item)
+        return tuple(items)
+
+    # ---- images without labels ----------------------------------------------------------------------
+
+    def unlabeled(self, labeled: Iterable[str]) -> list[Photo]:
+        given = self.config.unlabeled
+        photos: dict[str, Photo] = {}
+        for value in [] if given is None else given if isinstance(given, list) else [given]:
+            for photo in self._photos(value, set(labeled)):
+                photos.setdefault(photo.where, photo)
+        return list(photos.values())
+
+    def _photos(self, value: str, labeled: set[str]) -> list[Photo]:
+        if value == REST or value in self.layout.splits():
+            entries, source = self.entries(self.layout.train if value == REST else value, "data.unlabeled")
+            names = self.found((Entry(entry.image) for entry in entries), source)
+            return [self.layout.photo(name) for name in names if value != REST or name not in labeled]
+        for path in self._paths(value):
+            if any(c in value for c in "*?[") and not path.exists():
+                if files := [Path(match) for match in sorted(glob(str(path), recursive=True)) if is_image(match)]:
+                    return self._outside(files, path.parent)
+            elif path.is_dir():
+                if files := walk(path):
+                    return self._outside(files, path)
+                raise DataError(f"data.unlabeled: {path}: there is no image in this folder")
+            elif is_image(path) and path.is_file():
+                return self._outside([path], path.parent)
+            elif path.is_file():
+                return self._listed(path)
+        raise self._unknown(value, "data.unlabeled", "rest, a split, a folder, a glob or a list file")
+
+    def _outside(self, files: list[Path], folder: Path) -> list[Photo]:
+        """Photos from anywhere; but masks are no photos."""
+        photos = [
+            Photo(_name(path, self.layout.root), ImageFile(path)) for path in files if not self.layout.is_mask(path)
+        ]
+        if not photos:
+            raise DataError(f"data.unlabeled: {folder}: these are masks and no photos")
+        return photos
+
+    def _listed(self, path: Path) -> list[Photo]:
+        photos = []
+        for entry in read_list(path):
+            if (name := self.layout.find(entry)) is not None:
+                photos.append(self.layout.photo(name))
+                continue
+            files = [place / entry.image for place in (path.parent, *self.places) if (place / entry.image).is_file()]
+            if files and not self.layout.is_mask(files[0]):
+                photos.append(Photo(_name(files[0], self.layout.root), ImageFile(files[0])))
+            else:
+                self.problem(self._missing_image(entry, str(path)))
+        return photos
+
+    # ---- what is wrong ------------------------------------------------------------------------------
+
+    def _refuse_overlap(self, labeled: Iterable[str], unlabeled: Iterable[Photo], val: Iterable[str]) -> None:
+        held_out = {os.path.realpath(self.layout.images[name]): name for name in val}
+        if not held_out:
+            return
+        for key, paths in (
+            ("labeled", [str(self.layout.images[name]) for name in labeled]),
+            ("unlabeled", [photo.where for photo in unlabeled]),
+        ):
+            shared = [held_out[real] for real in map(os.path.realpath, paths) if real in held_out]
+            if shared:
+                count = (
+                    f"{len(shared)} images of data.val ({self.config.val!r}) are"
+                    if len(shared) > 1
+                    else "an image of data.val is"
+                )
+                self.problem(
+                    DataError(f"{count} in data.{key}, too, such as {shared[0]!r}; evaluation needs images of its own")
+                )
+
+    def _missing_image(self, entry: Entry, source: str) -> DataError:
+        folders = " or ".join(str(self.layout.root / folder) for folder in self.layout.image_folders)
+        return DataError(
+            f"{source}: there is no image {entry.image!r} in {folders}{near(entry.bare, self.layout.images)}"
+        )
+
+    def _unknown(self, value: str, key: str, expected: str) -> DataError:
+        splits = self.layout.splits()
+        options = [*splits, *(p.name for place in self.places if place.is_dir() for p in place.iterdir())]
+        offered = f" (splits: {', '.join(splits[:12])}{', ...' if len(splits) > 12 else ''})" if splits else ""
+        return DataError(
+            f"{key} is {value!r}, which is not in {self.layout.root}; expected {expected}{offered}{hint(value, options)}"
+        )
+
+    # ---- places -------------------------------------------------------------------------------------
+
+    def _root(self) -> Path:
+        given = self.config.root
+        if not given:
+            raise DataError(f"data.root is empty, expected the folder of the data set (layout {self.config.layout})")
+        expanded = os.path.expandvars(os.path.expanduser(given))
+        for base in self.bases:
+            if (base / expanded).is_dir():
+                return base / expanded
+        parents = [(base / expanded).parent for base in self.bases]
+        there = [p.name for parent in parents if parent.is_dir() for p in parent.iterdir() if p.is_dir()]
+        looked = " nor ".join(str(base / expanded) for base in self.bases)
+        raise DataError(f"data.root is {given!r}, and {looked} is no folder{hint(Path(expanded).name, there)}")
+
+    def _paths(self, value: str) -> list[Path]:
+        expanded = os.path.expandvars(os.path.expanduser(value))
+        return list(dict.fromkeys(place / expanded for place in self.places))
+
+
+def record(source: str, items: Iterable[Photo]) -> ListRecord:
+    names = [item.name for item in items]
+    print_ = fingerprint(names)
+    return ListRecord(source, len(names), print_, known_name(print_))
+
+
+def near(name: str, options: Iterable[str]) -> str:
+    """As `hint`; of very many options only those that start alike are compared."""
+    options = list(options)
+    if len(options) > 2000:
+        start = name[: max(1, len(name) // 2)].casefold()
+        options = [option for option in options if option.casefold().startswith(start)][:2000]
+    return hint(name, options)
+
+
+def _open_scenes(config: DataConfig) -> Dataset:
+    from .scenes import scenes
+
+    hierarchy, train, val = scenes(config.scenes)
+    kind = of_kind(hierarchy, config.hierarchy_kind, config.hierarchy_seed)
+    if kind != hierarchy:
+        order = np.array([kind.leaves.index(leaf) for leaf in hierarchy.leaves], np.uint8).tobytes()
+        train = [Masked(item.name, item.source, Relabelled(item.labels, order)) for item in train]
+        val = [Masked(item.name, item.source, Relabelled(item.labels, order)) for item in val]
+    count = config.scenes.labeled
+    if not 0 < count <= len(train):
+        raise DataError(f"data.scenes.labeled is {count}, expected 1 to {len(train)} (data.scenes.train)")
+    if config.unlabeled not in (REST, None):
+        raise DataError(f"data.unlabeled is {config.unlabeled!r}; scenes are generated, expected rest or null")
+    labeled, rest = tuple(train[:count]), tuple(item.bare() for item in train[count:])
+    unlabeled = rest if config.unlabeled == REST else ()
+    evaluated = tuple(val) if config.val is not None else ()
+    rule = f"scenes, seed {config.scenes.seed}"
+    items: dict[str, tuple[Photo, ...]] = {"labeled": labeled, "unlabeled": unlabeled, "val": evaluated}
+
+    def split(name: str) -> tuple[Masked, ...]:
+        return {"train": tuple(train), "labeled": labeled, "val": tuple(val)}[
+            choose("the split", name, ["labeled", "train", "val"])
+        ]
+
+    lists = {key: record(f"{rule}: {key}", found) for key, found in items.items()}
+    return Dataset(SCENES, kind, labeled, unlabeled, evaluated, lists, split)
+
+
+def _rule(given: str | list[str] | None) -> str:
+    return "none" if given is None else ", ".join(given) if isinstance(given, list) else given
+
+
+def _name(path: Path, root: Path) -> str:
+    inside = path.is_relative_to(root)
+    return without_suffix((path.relative_to(root) if inside else Path(path.parent.name, path.name)).as_posix())
+
+
+def _beside(path: Path) -> str:
+    return near(path.name, (p.name for p in path.parent.iterdir())) if path.parent.is_dir() else ""
+
+
+def _raise(error: DataError) -> None:
+    raise error
