@@ -1,0 +1,229 @@
+"""A model or a run held against masks: mIoU per level of the hierarchy, violations, severity."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, replace
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+import torch.distributed
+from numpy.typing import NDArray
+
+from ..data.dataset import Dataset, ListRecord, Masked
+from ..data.lists import fingerprint, known_name
+from ..errors import DataError, LogicDiagError, RunError, choose
+from ..files import Progress, written_whole
+from ..logic.hierarchy import Hierarchy
+from ..logic.knowledge import KnowledgeBase
+from .evaluation import Broken, Evaluation, Level
+from .inference import InferenceConfig, predict_logits
+from .metrics import IGNORED, Confusion, Violations
+
+if TYPE_CHECKING:
+    from ..models.segmenter import Segmenter
+
+CHECKPOINTS = ("both", "last", "best")
+BATCH_PIXELS = 1 << 19
+"""Images of one size that stand next to each other are predicted together, up to this many pixels."""
+
+
+def evaluate_model(
+    model: Segmenter,
+    items: Sequence[Masked],
+    hierarchy: Hierarchy,
+    knowledge: KnowledgeBase,
+    inference: InferenceConfig | None = None,
+    device: torch.device | str = "cpu",
+    precision: str = "fp32",
+    progress: Progress | None = None,
+    rank: int = 0,
+    world: int = 1,
+    workers: int = 2,
+) -> Evaluation:
+    """Predict every item and count its pixels. `model` is a `Segmenter` on `device`; its mode is left as it was.
+
+    With `world` > 1 each rank takes every world-th item, all ranks must call this, and all get the same result.
+    """
+    if not items:
+        raise DataError("there is no image to evaluate on")
+    confusion = Confusion(hierarchy, device)
+    violations = Violations(knowledge, device) if model.head == "hierarchical" else None
+    mine = items[rank::world]
+    training, error, done = model.training, None, 0
+    model.eval()
+    try:
+        for batch in _batches(mine, workers):
+            _count(model, batch, confusion, violations, inference, precision)
+            done += len(batch)
+            if progress:
+                progress("evaluation", min(len(items), done * world), len(items))
+    except Exception as caught:
+        if world == 1:
+            raise
+        error = caught  # the other ranks wait for this one: meet them first
+    finally:
+        model.train(training)
+    if world > 1:
+        _meet(error, device)
+        confusion.reduce()
+        if violations:
+            violations.reduce()
+    return Evaluation(
+        hierarchy=hierarchy,
+        levels=tuple(
+            Level(level, confusion.miou(level), dict(zip(names, confusion.iou(level).tolist(), strict=True)))
+            for level, names in enumerate(hierarchy.levels, 1)
+        ),
+        accuracy=confusion.accuracy(),
+        severity=confusion.severity(),
+        violations=Broken(violations.share(), violations.by_rule()) if violations else None,
+        images=len(items),
+        pixels=confusion.pixels,
+    )
+
+
+def evaluate_run(
+    run_path: str | Path,
+    split: str | None = None,
+    checkpoint: str = "both",
+    inference: InferenceConfig | None = None,
+    device: torch.device | str | None = None,
+    precision: str = "fp32",
+    progress: Progress | None = None,
+) -> dict[str, Evaluation]:
+    """Evaluate the last and the best checkpoint of a run, by name, and write RUN/evaluation-SPLIT.json.
+
+    `split` is any split of the run's data set, or a list file; by default the one it was validated on. With "both", a
+    run that has no best checkpoint is evaluated at its last.
+    """
+    from .run import open_run
+
+    choose("checkpoint", checkpoint, CHECKPOINTS)
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    run = open_run(run_path)
+    inference = inference or getattr(run.config, "inference", None) or InferenceConfig()
+    dataset = run.dataset()
+    items, record, name = _items(dataset, split, run_path)
+    results: dict[str, Evaluation] = {}
+    for which in ("last", "best") if checkpoint == "both" else (checkpoint,):
+        try:
+            model = run.model(which, device)
+        except RunError:
+            if checkpoint == "both" and results:
+                continue
+            raise
+        found = evaluate_model(
+            model, items, run.hierarchy, run.knowledge, inference, device, precision, progress=progress
+        )
+        results[which] = replace(found, checkpoint=which, split=name, list=record)
+    write_evaluations(Path(run_path) / evaluation_name(name), results, inference, precision)
+    return results
+
+
+def evaluation_name(split: str) -> str:
+    """The file in a run folder.
+
+    >>> evaluation_name("val"), evaluation_name("lists/my test.txt")
+    ('evaluation-val.json', 'evaluation-my_test.json')
+    """
+    return f"evaluation-{re.sub(r'[^A-Za-z0-9._-]', '_', Path(split).name.removesuffix('.txt'))}.json"
+
+
+def write_evaluations(
+    path: Path, results: dict[str, Evaluation], inference: InferenceConfig, precision: str = "fp32"
+) -> None:
+    """Evaluations by checkpoint, with how the images were predicted; the file is written whole or not at all."""
+    content = {
+        "inference": asdict(inference),
+        "precision": precision,
+        "checkpoints": {name: result.to_dict() for name, result in results.items()},
+    }
+    try:
+        with written_whole([path]) as [part]:
+            part.write_text(json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n", "utf-8")
+    except OSError as error:
+        raise RunError(f"{path}: cannot be written: {error.strerror}") from None
+
+
+def _items(dataset: Dataset, split: str | None, run_path: str | Path) -> tuple[Sequence[Masked], ListRecord, str]:
+    if split is None and not dataset.val:
+        raise DataError(f"{run_path}: the run has no validation images (data.val); name a split to evaluate on")
+    name = split or "val"
+    items = dataset.split(name)
+    record = dataset.lists.get(name)
+    if record is None or record.count != len(items):
+        print_ = fingerprint(item.name for item in items)
+        record = ListRecord(name, len(items), print_, known_name(print_))
+    return items, record, name
+
+
+Loaded = tuple[Masked, NDArray[np.uint8], NDArray[np.uint8]]
+
+
+def _load(item: Masked) -> Loaded:
+    image, mask = item.image(), item.mask()
+    if image.shape[:2] != mask.shape:
+        sizes = f"{image.shape[0]} x {image.shape[1]}, the mask {' x '.join(map(str, mask.shape))}"
+        raise DataError(f"{getattr(item, 'where', item.name)}: the image is {sizes} (height x width)")
+    return item, image, mask
+
+
+def _batches(items: Sequence[Masked], workers: int) -> Iterator[list[Loaded]]:
+    """Items in order, read ahead in threads, together while they are of one size."""
+    batch: list[Loaded] = []
+    waiting = iter(items)
+    with ThreadPoolExecutor(max(1, workers)) as pool:
+        ahead = deque(pool.submit(_load, item) for item in islice(waiting, 2 * workers + 1))
+        try:
+            while ahead:
+                loaded = ahead.popleft().result()
+                ahead.extend(pool.submit(_load, item) for item in islice(waiting, 1))
+                mask = loaded[2]
+                if batch and (batch[0][2].shape != mask.shape or (len(batch) + 1) * mask.size > BATCH_PIXELS):
+                    yield batch
+                    batch = []
+                batch.append(loaded)
+        finally:
+            for future in ahead:
+                future.cancel()
+    if batch:
+        yield batch
+
+
+def _count(
+    model: Segmenter,
+    batch: list[Loaded],
+    confusion: Confusion,
+    violations: Violations | None,
+    inference: InferenceConfig | None,
+    precision: str,
+) -> None:
+    device = confusion.counts.device
+    images = torch.from_numpy(np.stack([image for _, image, _ in batch])).to(device)
+    truth = torch.from_numpy(np.stack([mask for _, _, mask in batch])).to(device)
+    logits = predict_logits(model, images.permute(0, 3, 1, 2).float() / 255, inference, precision)
+    try:
+        confusion.add(model.leaf_logits(logits).argmax(1), truth)
+    except LogicDiagError as error:
+        names = ", ".join(item.name for item, _, _ in batch)
+        raise DataError(f"{names}: {error}") from None
+    if violations:
+        violations.add(model.probs(logits), truth != IGNORED)
+
+
+def _meet(error: Exception | None, device: torch.device | str) -> None:
+    """All ranks learn whether one of them failed, so that none waits for it forever."""
+    failed = torch.tensor(int(error is not None), device=device)
+    torch.distributed.all_reduce(failed)
+    if error is not None:
+        raise error
+    if int(failed):
+        raise DataError("the evaluation failed in another process, which says why")

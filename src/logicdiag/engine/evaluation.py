@@ -1,0 +1,134 @@
+"""The result of an evaluation: as data, as JSON and as tables."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from rich.console import Group
+from rich.markup import escape
+from rich.table import Table
+
+from ..data.dataset import ListRecord
+from ..logic.hierarchy import Hierarchy
+from .metrics import Severity
+
+
+@dataclass(frozen=True)
+class Level:
+    """IoU at one level of the hierarchy, 1 at the top; NaN: the class neither occurs nor was it ever predicted."""
+
+    level: int
+    miou: float
+    classes: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Broken:
+    """The share of pixels whose outputs break the rules before repair: some rule, and by family or user rule."""
+
+    share: float
+    rules: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What one model does on one list of images; all of it from one confusion matrix over all their pixels."""
+
+    hierarchy: Hierarchy = field(repr=False)
+    levels: tuple[Level, ...]
+    accuracy: float
+    severity: Severity
+    violations: Broken | None
+    """None for a flat head, which has no outputs above the leaves."""
+    images: int
+    pixels: int
+    """Those that are not ignored; the others count nowhere."""
+    checkpoint: str | None = None
+    split: str | None = None
+    list: ListRecord | None = None
+
+    @property
+    def miou(self) -> float:
+        """At the leaves."""
+        return self.levels[-1].miou
+
+    def to_dict(self) -> dict[str, Any]:
+        """Ready for JSON. NaN, a class that neither occurs nor was predicted, is None; shares are from 0 to 1.
+
+        `miou` is that of the leaves; `levels` goes from the top to the leaves, each with `level`, `miou` and `classes`
+        (name -> IoU); `severity` has the `mean` height of the common ancestor over the wrong pixels and their `shares`
+        by height; `violations` has the `share` of pixels and `rules`, by family or user rule; `list` says which images
+        these were: `source`, `count`, `fingerprint`, and the name of the published list in `known`.
+        """
+        plain: dict[str, Any] = _plain(
+            {
+                "checkpoint": self.checkpoint,
+                "split": self.split,
+                "list": asdict(self.list) if self.list else None,
+                "hierarchy": self.hierarchy.title,
+                "images": self.images,
+                "pixels": self.pixels,
+                "miou": self.miou,
+                "levels": [asdict(level) for level in self.levels],
+                "accuracy": self.accuracy,
+                "severity": asdict(self.severity),
+                "violations": asdict(self.violations) if self.violations else None,
+            }
+        )
+        return plain
+
+    def render(self) -> Group:
+        return render([self])
+
+
+def render(evaluations: Sequence[Evaluation]) -> Group:
+    """Evaluations on the same images, side by side: mIoU per level and the rest, then the IoU of every class."""
+    first = evaluations[0]
+    h = first.hierarchy
+    heads = [e.checkpoint or "model" for e in evaluations]
+    where = f" of {escape(first.split)}" if first.split else ""
+    known = f" ({escape(first.list.known)})" if first.list and first.list.known else ""
+    summary = _table(f"{first.images} images{where}{known}", "", heads)
+    for number, names in enumerate(h.levels, 1):
+        label = "leaves" if number == h.height else f"level {number}"
+        summary.add_row(
+            f"mIoU, {label} ({len(names)} classes)", *(_percent(e.levels[number - 1].miou) for e in evaluations)
+        )
+    summary.add_row("pixel accuracy", *(_percent(e.accuracy) for e in evaluations))
+    summary.add_row(
+        f"mistake severity (1 to {h.height})",
+        *("–" if math.isnan(e.severity.mean) else f"{e.severity.mean:.2f}" for e in evaluations),
+    )
+    if first.violations:
+        summary.add_row("violations", *(_percent(e.violations.share) if e.violations else "–" for e in evaluations))
+        for rule in first.violations.rules:
+            shares = (_percent(e.violations.rules[rule]) if e.violations else "–" for e in evaluations)
+            summary.add_row(f"  of {escape(rule)}", *shares)
+    classes = _table("IoU of every class", "class", heads)
+    for index, name in enumerate(h.names):  # a class has one IoU: deeper levels repeat a shallow leaf's
+        depth = h.depths[index]
+        values = (_percent(e.levels[depth - 1].classes[name]) for e in evaluations)
+        classes.add_row("  " * (depth - 1) + escape(name), *values)
+    return Group(summary, classes)
+
+
+def _table(title: str, first: str, heads: Sequence[str]) -> Table:
+    table = Table(first, title=title, title_justify="left")
+    for head in heads:
+        table.add_column(escape(head), justify="right")
+    return table
+
+
+def _percent(share: float) -> str:
+    return "–" if math.isnan(share) else f"{100 * share:.2f}"
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _plain(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(inner) for inner in value]
+    return None if isinstance(value, float) and math.isnan(value) else value
