@@ -14,6 +14,8 @@ from ..logic.hierarchy import Hierarchy
 
 IGNORE = 255
 """In masks: a pixel that counts nowhere."""
+MAX_ID = (1 << 16) - 1
+"""Of masks that hold indices; larger ids are colours."""
 
 
 @dataclass(frozen=True)
@@ -97,20 +99,29 @@ class LeafTable:
     def __init__(self, classes: Mapping[int, str | None], hierarchy: Hierarchy) -> None:
         index = {name: i for i, name in enumerate(hierarchy.leaves)}
         self.classes = dict(classes)
-        self._table = np.full(max(classes) + 1, -1, np.int16)
-        for number, name in classes.items():
-            self._table[number] = IGNORE if name is None else index[name]
+        self._ids = np.array(sorted(classes), np.int32)
+        names = [classes[number] for number in sorted(classes)]
+        self._leaves = np.array([IGNORE if name is None else index[name] for name in names], np.uint8)
 
     def apply(self, ids: NDArray[Any], where: str) -> NDArray[np.uint8]:
-        leaves = self._table[np.minimum(ids, len(self._table) - 1)]
-        if ids.size and (int(leaves.min()) < 0 or int(ids.max()) >= len(self._table)):
+        leaves, right = self._look_up(ids)
+        if not right.all():
             raise DataError(f"{where}: {self.describe_wrong(ids)}")
-        return leaves.astype(np.uint8)
+        return leaves
 
     def tolerant(self, ids: NDArray[Any]) -> NDArray[np.uint8]:
         """As `apply`, with `IGNORE` for ids that are wrong."""
-        leaves = self._table[np.minimum(ids, len(self._table) - 1)]
-        return np.where((leaves < 0) | (ids >= len(self._table)), IGNORE, leaves).astype(np.uint8)
+        leaves, right = self._look_up(ids)
+        return np.where(right, leaves, np.uint8(IGNORE))
+
+    def _look_up(self, ids: NDArray[Any]) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
+        """Leaves, and where they can be trusted."""
+        if ids.dtype == np.uint8:
+            numbers = np.arange(256)
+            places = np.searchsorted(self._ids, numbers).clip(max=len(self._ids) - 1)
+            return self._leaves[places][ids], (self._ids[places] == numbers)[ids]
+        places = np.searchsorted(self._ids, ids).clip(max=len(self._ids) - 1)
+        return self._leaves[places], self._ids[places] == ids
 
     def wrong(self, ids: NDArray[Any]) -> dict[int, int]:
         """Ids that stand for nothing, and how many pixels have them."""
@@ -119,8 +130,12 @@ class LeafTable:
 
     def describe_wrong(self, ids: NDArray[Any]) -> str:
         wrong = self.wrong(ids)
-        shown = ", ".join(f"{number} ({count} pixels)" for number, count in sorted(wrong.items())[:5])
+        colours = int(self._ids[-1]) > MAX_ID
+        name = (lambda i: f"{i >> 16} {i >> 8 & 255} {i & 255}") if colours else str
+        shown = ", ".join(f"{name(number)} ({count} pixels)" for number, count in sorted(wrong.items())[:5])
         more = f" and {len(wrong) - 5} more" if len(wrong) > 5 else ""
+        if colours:
+            return f"the mask has colours that stand for no class: {shown}{more}"
         return f"the mask has ids that stand for no class: {shown}{more}; allowed are {ranges(self.classes)}"
 
 

@@ -13,12 +13,14 @@ from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import ExifTags, Image, ImageOps
+from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
 from ..errors import DataError
 from .dataset import LeafTable
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp")
+BROKEN = (OSError, SyntaxError, ValueError, EOFError, struct.error, zlib.error, Image.DecompressionBombError)
+"""What Pillow raises on files that are damaged or too large."""
 UPRIGHT = (None, 0, 1)
 TRANSPOSED = (5, 6, 7, 8)  # EXIF orientations that exchange height and width
 
@@ -129,17 +131,9 @@ def opened(path: Path, what: str = "an image") -> Iterator[Image.Image]:
         raise
     except FileNotFoundError:
         raise DataError(f"{path}: there is no such file") from None
-    except Image.UnidentifiedImageError:
+    except UnidentifiedImageError:
         raise DataError(f"{path}: cannot be read as {what}; it is in no format that is known") from None
-    except (
-        OSError,
-        SyntaxError,
-        ValueError,
-        EOFError,
-        struct.error,
-        zlib.error,
-        Image.DecompressionBombError,
-    ) as error:
+    except BROKEN as error:
         raise DataError(f"{path}: cannot be read as {what}: {error}") from None
 
 

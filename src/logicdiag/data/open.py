@@ -134,9 +134,8 @@ class Opening:
 
     def _outside(self, files: list[Path], folder: Path) -> list[Photo]:
         """Photos from anywhere; but masks are no photos."""
-        photos = [
-            Photo(_name(path, self.layout.root), ImageFile(path)) for path in files if not self.layout.is_mask(path)
-        ]
+        files = [path for path in files if not self.layout.is_mask(path)]
+        photos = [Photo(_name(path, self.layout.root), ImageFile(path)) for path in files]
         if not photos:
             raise DataError(f"data.unlabeled: {folder}: these are masks and no photos")
         return photos
@@ -166,28 +165,21 @@ class Opening:
         ):
             shared = [held_out[real] for real in map(os.path.realpath, paths) if real in held_out]
             if shared:
-                count = (
-                    f"{len(shared)} images of data.val ({self.config.val!r}) are"
-                    if len(shared) > 1
-                    else "an image of data.val is"
-                )
-                self.problem(
-                    DataError(f"{count} in data.{key}, too, such as {shared[0]!r}; evaluation needs images of its own")
-                )
+                some = f"{len(shared)} images are" if len(shared) > 1 else "an image is"
+                why = f"both in data.{key} and in data.val ({self.config.val}), such as {shared[0]!r}"
+                self.problem(DataError(f"{some} {why}; evaluation needs images of its own"))
 
     def _missing_image(self, entry: Entry, source: str) -> DataError:
         folders = " or ".join(str(self.layout.root / folder) for folder in self.layout.image_folders)
-        return DataError(
-            f"{source}: there is no image {entry.image!r} in {folders}{near(entry.bare, self.layout.images)}"
-        )
+        closest = near(entry.bare, self.layout.images)
+        return DataError(f"{source}: there is no image {entry.image!r} in {folders}{closest}")
 
     def _unknown(self, value: str, key: str, expected: str) -> DataError:
         splits = self.layout.splits()
         options = [*splits, *(p.name for place in self.places if place.is_dir() for p in place.iterdir())]
         offered = f" (splits: {', '.join(splits[:12])}{', ...' if len(splits) > 12 else ''})" if splits else ""
-        return DataError(
-            f"{key} is {value!r}, which is not in {self.layout.root}; expected {expected}{offered}{hint(value, options)}"
-        )
+        missing = f"{key} is {value!r}, which is not in {self.layout.root}"
+        return DataError(f"{missing}; expected {expected}{offered}{hint(value, options)}")
 
     # ---- places -------------------------------------------------------------------------------------
 
@@ -244,10 +236,10 @@ def _open_scenes(config: DataConfig) -> Dataset:
     rule = f"scenes, seed {config.scenes.seed}"
     items: dict[str, tuple[Photo, ...]] = {"labeled": labeled, "unlabeled": unlabeled, "val": evaluated}
 
+    splits = {"labeled": labeled, "train": tuple(train), "val": tuple(val)}
+
     def split(name: str) -> tuple[Masked, ...]:
-        return {"train": tuple(train), "labeled": labeled, "val": tuple(val)}[
-            choose("the split", name, ["labeled", "train", "val"])
-        ]
+        return splits[choose("the split", name, splits)]
 
     lists = {key: record(f"{rule}: {key}", found) for key, found in items.items()}
     return Dataset(SCENES, kind, labeled, unlabeled, evaluated, lists, split)

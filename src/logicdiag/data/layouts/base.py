@@ -86,7 +86,7 @@ class Layout:
     def _bare(self) -> dict[str, str]:
         """Names by their last part; one that is shared is not there."""
         bare: dict[str, str] = {}
-        shared = set()
+        shared: set[str] = set()
         for name in self.images:
             last = Entry(name).bare
             shared.update({last} if last in bare else ())
