@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -46,13 +47,17 @@ class Encoder(nn.Module):
         self.low_channels, self.high_channels = low_channels, high_channels
         self.rates = tuple(rate * 16 // output_stride for rate in rates)
         self.decoder_channels, self.separable = decoder_channels, separable
-        # Known from the name: not part of the weights.
-        self.register_buffer("mean", torch.tensor(mean).view(-1, 1, 1), persistent=False)
-        self.register_buffer("std", torch.tensor(std).view(-1, 1, 1), persistent=False)
+        # Part of the weights: others of the same encoder may have been trained on another normalisation.
+        self.register_buffer("mean", torch.tensor(mean).view(-1, 1, 1))
+        self.register_buffer("std", torch.tensor(std).view(-1, 1, 1))
 
     def forward(self, image: Float[Tensor, "b 3 h w"]) -> tuple[Float[Tensor, "b _ _ _"], Float[Tensor, "b _ _ _"]]:
         features = self.body((image - self.mean) / self.std)
         return features[self.low], features[-1]
+
+    def normalise_by(self, mean: tuple[float, ...], std: tuple[float, ...]) -> None:
+        self.mean.copy_(torch.tensor(mean).view(-1, 1, 1))
+        self.std.copy_(torch.tensor(std).view(-1, 1, 1))
 
 
 def build_encoder(name: str, output_stride: int = 16) -> Encoder:
@@ -90,20 +95,25 @@ def _timm_encoder(name: str, output_stride: int) -> Encoder:
     if 4 not in strides or strides[-1] != output_stride:
         raise _unfit(name, output_stride, f"its feature maps are at strides {', '.join(map(str, strides))}")
     low = len(strides) - 1 - strides[::-1].index(4)
-    config: dict[str, Any] = body.pretrained_cfg
-    lite = "_lite" in name
+    mean, std = normalisation(name, body.pretrained_cfg)
     return Encoder(
         name,
         body,
         channels[low],
         channels[-1],
         output_stride,
-        # EfficientNet-Lite was trained on (x * 255 - 127) / 128, which timm's configuration rounds to 0.5.
-        mean=(127 / 255,) * 3 if lite else tuple(config["mean"]),
-        std=(128 / 255,) * 3 if lite else tuple(config["std"]),
+        mean,
+        std,
         low=low,
         separable=any(isinstance(m, nn.Conv2d) and 1 < m.groups == m.in_channels for m in body.modules()),
     )
+
+
+def normalisation(name: str, config: Mapping[str, Any]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation of the images that timm's weights of that name were trained on."""
+    if "efficientnet_lite" in name:  # (x * 255 - 127) / 128, which timm's configuration rounds to 0.5
+        return (127 / 255,) * 3, (128 / 255,) * 3
+    return tuple(config["mean"]), tuple(config["std"])
 
 
 def _unfit(name: str, output_stride: int, reason: str) -> OptionError:

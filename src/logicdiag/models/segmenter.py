@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from jaxtyping import Float
@@ -12,6 +13,7 @@ from ..errors import OptionError, choose
 from ..logic.hierarchy import Hierarchy
 from .decoder import Decoder, resize
 from .encoder import Encoder, build_encoder
+from .weights import load_weights
 
 HEADS = {
     "hierarchical": "one sigmoid for each concept of the hierarchy",
@@ -82,8 +84,11 @@ class Segmenter(nn.Module):
         }
 
 
-def build_model(config: ModelConfig, hierarchy: Hierarchy) -> Segmenter:
-    """The model of a configuration, with its weights loaded. Random weights come from torch's default generator."""
+def build_model(config: ModelConfig, hierarchy: Hierarchy, base: Path | None = None) -> Segmenter:
+    """The model of a configuration, with its weights loaded; a relative path of theirs is sought in `base` first.
+
+    Random weights come from torch's default generator.
+    """
     choose("model.head", config.head, HEADS)
     if not 0 <= config.dropout < 1:
         raise OptionError(f"model.dropout is {config.dropout}, expected a number from 0 to below 1")
@@ -97,4 +102,6 @@ def build_model(config: ModelConfig, hierarchy: Hierarchy) -> Segmenter:
     model = Segmenter(encoder, decoder, hierarchy, config.head, width)
     nn.init.normal_(model.classifier.weight, std=0.01)
     nn.init.constant_(model.classifier.bias, config.head_bias or 0.0)  # type: ignore[arg-type]  # it has a bias
+    if config.weights is not None:
+        load_weights(model, config.weights, base)
     return model
