@@ -9,6 +9,7 @@ from torch import nn
 
 import logicdiag as ld
 from logicdiag.data.dataset import Dataset, ListRecord
+from logicdiag.engine.inference import InferenceConfig
 from logicdiag.errors import RunError
 
 TREE = ld.Hierarchy.from_dict({"animal": ["bird", "cat"], "vehicle": ["car", "bus"], "sky": None})
@@ -73,7 +74,7 @@ class Run:
     """What `open_run` gives; the best checkpoint is right, the last says the next leaf."""
 
     def __init__(self, best=True, val=3):
-        self.config = SimpleNamespace()
+        self.config = SimpleNamespace(inference=InferenceConfig(), train=SimpleNamespace(precision="bf16"))
         self.hierarchy, self.knowledge, self.best, self.val = TREE, ld.KnowledgeBase(TREE), best, val
 
     def model(self, which, device):

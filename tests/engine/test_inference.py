@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import logicdiag as ld
-from logicdiag.engine.inference import InferenceConfig, predict_logits, starts
+from logicdiag.engine.inference import InferenceConfig, predict_logits, starts, where_to_run
 
 
 class Pointwise(nn.Module):
@@ -104,6 +104,13 @@ def test_precision():
     assert not full.requires_grad
     with pytest.raises(ld.LogicDiagError, match="precision is 'fp8', expected one of fp32, bf16, fp16"):
         predict_logits(model, image, precision="fp8")
+
+
+def test_the_precision_of_the_training_is_kept_on_a_gpu_alone():
+    assert where_to_run("cpu", None, "bf16") == (torch.device("cpu"), "fp32")
+    assert where_to_run("cuda:1", None, "bf16") == (torch.device("cuda:1"), "bf16")
+    assert where_to_run("cpu", "fp16", "bf16") == (torch.device("cpu"), "fp16")
+    assert where_to_run("auto", None, "bf16") == where_to_run(None, None, "bf16")
 
 
 @pytest.mark.parametrize(

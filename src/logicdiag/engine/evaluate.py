@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import torch
@@ -24,7 +24,7 @@ from ..files import Progress, written_whole
 from ..logic.hierarchy import Hierarchy
 from ..logic.knowledge import KnowledgeBase
 from .evaluation import Broken, Evaluation, Level
-from .inference import InferenceConfig, predict_logits
+from .inference import InferenceConfig, predict_logits, where_to_run
 from .metrics import IGNORED, Confusion, Violations
 
 if TYPE_CHECKING:
@@ -96,20 +96,20 @@ def evaluate_run(
     checkpoint: str = "both",
     inference: InferenceConfig | None = None,
     device: torch.device | str | None = None,
-    precision: str = "fp32",
+    precision: str | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Evaluation]:
     """Evaluate the last and the best checkpoint of a run, by name, and write RUN/evaluation-SPLIT.json.
 
     `split` is any split of the run's data set, or a list file; by default the one it was validated on. With "both", a
-    run that has no best checkpoint is evaluated at its last.
+    run that has no best checkpoint is evaluated at its last. `inference` and `precision` are the run's own by default.
     """
     from .run import open_run
 
     choose("checkpoint", checkpoint, CHECKPOINTS)
-    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     run = open_run(run_path)
-    inference = inference or getattr(run.config, "inference", None) or InferenceConfig()
+    device, precision = where_to_run(device, precision, run.config.train.precision)
+    inference = inference or run.config.inference
     dataset = run.dataset()
     items, record, name = _items(dataset, split, run_path)
     results: dict[str, Evaluation] = {}
@@ -166,6 +166,8 @@ def _items(dataset: Dataset, split: str | None, run_path: str | Path) -> tuple[S
 
 
 Loaded = tuple[Masked, NDArray[np.uint8], NDArray[np.uint8]]
+Item = TypeVar("Item")
+Read = TypeVar("Read")
 
 
 def _load(item: Masked) -> Loaded:
@@ -177,25 +179,31 @@ def _load(item: Masked) -> Loaded:
 
 
 def _batches(items: Sequence[Masked], workers: int) -> Iterator[list[Loaded]]:
-    """Items in order, read ahead in threads, together while they are of one size."""
+    """Items in order, together while they are of one size."""
     batch: list[Loaded] = []
+    for loaded in read_ahead(_load, items, workers):
+        mask = loaded[2]
+        if batch and (batch[0][2].shape != mask.shape or (len(batch) + 1) * mask.size > BATCH_PIXELS):
+            yield batch
+            batch = []
+        batch.append(loaded)
+    if batch:
+        yield batch
+
+
+def read_ahead(load: Callable[[Item], Read], items: Iterable[Item], workers: int) -> Iterator[Read]:
+    """`load` of each item, in order; a few are read in threads before they are asked for."""
     waiting = iter(items)
     with ThreadPoolExecutor(max(1, workers)) as pool:
-        ahead = deque(pool.submit(_load, item) for item in islice(waiting, 2 * workers + 1))
+        ahead = deque(pool.submit(load, item) for item in islice(waiting, 2 * workers + 1))
         try:
             while ahead:
                 loaded = ahead.popleft().result()
-                ahead.extend(pool.submit(_load, item) for item in islice(waiting, 1))
-                mask = loaded[2]
-                if batch and (batch[0][2].shape != mask.shape or (len(batch) + 1) * mask.size > BATCH_PIXELS):
-                    yield batch
-                    batch = []
-                batch.append(loaded)
+                ahead.extend(pool.submit(load, item) for item in islice(waiting, 1))
+                yield loaded
         finally:
             for future in ahead:
                 future.cancel()
-    if batch:
-        yield batch
 
 
 def _count(

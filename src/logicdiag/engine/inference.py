@@ -78,6 +78,14 @@ def autocast(device: torch.device | str, precision: str) -> AbstractContextManag
     return nullcontext() if dtype is None else torch.autocast(torch.device(device).type, dtype)
 
 
+def where_to_run(device: torch.device | str | None, precision: str | None, trained_in: str) -> tuple[torch.device, str]:
+    """A GPU if there is one, and the precision of the training there; fp32 elsewhere, where half is no faster."""
+    if device is None or device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    device = torch.device(device)
+    return device, precision or (trained_in if device.type == "cuda" else "fp32")
+
+
 def starts(length: int, window: int, stride: int) -> list[int]:
     """Where windows begin so that they cover `length`; the last is moved back to end with it.
 
