@@ -1,0 +1,167 @@
+"""YAML and command-line overrides -> a typed configuration, and back. Mistakes are named by their key."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+
+from ..errors import ConfigError, hint
+from .config import Config
+
+T = TypeVar("T")
+NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
+
+
+def load_config(path: str | Path, overrides: Iterable[str] = ()) -> Config:
+    """The configuration of a file, with `key.key=value` changes; the values are YAML."""
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        near = hint(path.name, [p.name for p in path.parent.glob("*.y*ml")]) if path.parent.is_dir() else ""
+        raise ConfigError(f"the configuration {path} cannot be read: {reason}{near}") from None
+    data = _yaml(text, str(path))
+    if data is None:
+        data = {}
+    if not isinstance(data, dict):
+        raise ConfigError(f"{path}: expected keys such as data: and model:, found {_kind(data)}")
+    for override in overrides:
+        _override(data, override)
+    return build(Config, data, str(path))
+
+
+def build(kind: type[T], data: Mapping[str, Any], source: str = "configuration") -> T:
+    """An instance of a dataclass from nested mappings; every value is checked against its annotation."""
+    return typing.cast(T, _dataclass(kind, data, "", source))
+
+
+def dump_config(config: Any) -> str:
+    """The whole configuration as YAML, defaults included."""
+    return yaml.safe_dump(_plain(config), sort_keys=False, allow_unicode=True)
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value):
+        return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    return value
+
+
+def _yaml(text: str, source: str) -> Any:
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f":{mark.line + 1}:{mark.column + 1}" if mark else ""
+        raise ConfigError(f"{source}{where}: this is not YAML: {getattr(error, 'problem', None) or error}") from None
+
+
+def _override(data: dict[str, Any], override: str) -> None:
+    key, equals, text = override.partition("=")
+    if not equals or not key:
+        raise ConfigError(f"{override!r} is no change of a setting, expected key=value, such as optimizer.lr=0.01")
+    *parents, last = key.split(".")
+    for parent in parents:
+        below = data.setdefault(parent, {})
+        if below is None:
+            below = data[parent] = {}
+        if not isinstance(below, dict):
+            raise ConfigError(f"{key} cannot be set: {parent} is {_kind(below)}, not a part of the configuration")
+        data = below
+    data[last] = _yaml(text, key) if text else None
+
+
+def _dataclass(kind: type, data: Any, key: str, source: str) -> Any:
+    if data is None:
+        data = {}
+    if not isinstance(data, Mapping):
+        raise ConfigError(f"{source}: {key} is {_kind(data)}, expected keys below it")
+    hints = typing.get_type_hints(kind)
+    fields = {f.name for f in dataclasses.fields(kind)}
+    for name in data:
+        if name not in fields:
+            known = "" if (near := hint(str(name), fields)) else f"; there are {', '.join(sorted(fields))}"
+            raise ConfigError(f"{source}: unknown key {_join(key, name)}{near}{known}")
+    values = {name: _value(hints[name], value, _join(key, name), source) for name, value in data.items()}
+    return kind(**values)
+
+
+def _value(kind: Any, value: Any, key: str, source: str) -> Any:
+    if dataclasses.is_dataclass(kind):
+        return _dataclass(typing.cast(type, kind), value, key, source)
+    for option in _options(kind):
+        taken = _fit(option, value)
+        if taken is not _MISFIT:
+            return taken
+    raise ConfigError(f"{source}: {key} is {_kind(value)}, expected {_named(kind)}")
+
+
+_MISFIT = object()
+
+
+def _fit(kind: Any, value: Any) -> Any:
+    """`value` as this kind, or _MISFIT. YAML reads 1e-3 as text, so a number written as text is a number."""
+    origin, inside = typing.get_origin(kind), typing.get_args(kind)
+    if kind is float and isinstance(value, str) and NUMBER.fullmatch(value):
+        return float(value)
+    if kind is float and isinstance(value, (int, float)) and not isinstance(value, bool):
+        return float(value)
+    if kind is int and isinstance(value, int) and not isinstance(value, bool):
+        return value
+    if kind in (str, bool, types.NoneType) and isinstance(value, kind):
+        return value
+    if origin is list and isinstance(value, list):
+        return _all([_fit(inside[0], item) for item in value])
+    if origin is tuple and isinstance(value, (list, tuple)) and len(value) == len(inside):
+        fitted = _all([_fit(k, item) for k, item in zip(inside, value, strict=True)])
+        return fitted if fitted is _MISFIT else tuple(fitted)
+    if origin is dict and isinstance(value, dict):
+        return value
+    return _MISFIT
+
+
+def _all(items: list[Any]) -> Any:
+    return _MISFIT if any(item is _MISFIT for item in items) else items
+
+
+def _options(kind: Any) -> tuple[Any, ...]:
+    return typing.get_args(kind) if typing.get_origin(kind) in (typing.Union, types.UnionType) else (kind,)
+
+
+def _named(kind: Any) -> str:
+    names = {int: "a whole number", float: "a number", str: "text", bool: "true or false", types.NoneType: "null"}
+    said = []
+    for option in _options(kind):
+        origin, inside = typing.get_origin(option), typing.get_args(option)
+        if origin is list:
+            said.append(f"a list of {_named(inside[0])}")
+        elif origin is tuple:
+            said.append(f"a list of {len(inside)} values, each {_named(inside[0])}")
+        elif origin is dict:
+            said.append("a mapping")
+        else:
+            said.append(names.get(option, str(option)))
+    return " or ".join(said)
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, dict):
+        return "a mapping"
+    if isinstance(value, list):
+        return f"the list {value}"
+    return "null" if value is None else repr(value)
+
+
+def _join(key: str, name: Any) -> str:
+    return f"{key}.{name}" if key else str(name)

@@ -1,0 +1,23 @@
+"""The methods by name."""
+
+from __future__ import annotations
+
+from ..errors import choose
+from .algorithm1 import Algorithm1
+from .fixmatch import FixMatch
+from .mean_teacher import MeanTeacher
+from .method import Method, Setting
+from .supervised import Supervised
+from .unimatch import UniMatch
+
+METHODS: dict[str, type[Method]] = {
+    "supervised": Supervised,
+    "fixmatch": FixMatch,
+    "mean_teacher": MeanTeacher,
+    "unimatch": UniMatch,
+    "algorithm1": Algorithm1,
+}
+
+
+def build_method(setting: Setting) -> Method:
+    return METHODS[choose("method.name", setting.config.name, METHODS)](setting)

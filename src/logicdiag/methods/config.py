@@ -1,0 +1,35 @@
+"""The `method` and `loss` parts of a configuration."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass
+class MethodConfig:
+    """How views and networks are arranged, and what the unlabelled loss weighs."""
+
+    name: str = "fixmatch"
+    """supervised, fixmatch (Eq. 2), mean_teacher, unimatch, or algorithm1 (the paper's Algorithm 1)."""
+    weight: float = 5.0
+    """Lambda: the weight of the unlabelled loss."""
+    ramp: tuple[float, float] = (0.0, 0.0)
+    """The shares of the run between which lambda rises from 0 to its value; equal: from the first step on."""
+    teacher_decay: float | None = None
+    """How much of itself an averaged teacher keeps in a step; 0: the student is its own teacher; null: the method's."""
+    feature_dropout: float = 0.5
+    """unimatch: the probability that a channel of the features is dropped."""
+
+
+@dataclass
+class LossConfig:
+    """How a prediction is held against a target."""
+
+    nodes: str = "sum"
+    """sum (a pixel's loss is the negative log likelihood of all its labels) or mean over the hierarchy's nodes."""
+    leaf: float = 0.0
+    """Weight of a cross entropy over the leaves' logits beside the binary one; hierarchical head."""
+    points: int | None = None
+    """Point-wise supervision: pixels of each view that are learned from; null: all of them."""
+    points_by: str = "random"
+    """random, or uncertain (three quarters where the prediction is least sure, the rest at random, as PointRend)."""

@@ -1,0 +1,31 @@
+"""FixMatch (Sohn et al., NeurIPS 2020) for segmentation; with psi = diagnosis it is LogicDiag (ICCV 2023, Eq. 2).
+
+The weak view of an unlabelled image makes the label, a strong view learns it:
+
+    L = L^l + lambda / N^u  sum_j H(h(A(u_j)), psi(h(alpha(u_j))))
+
+Where ours differs from the papers: strong views are those of ST++ and UniMatch (colour jitter, gray, blur, CutMix);
+labelled and strong views go through the student in one pass, so they share batch-norm statistics; the weak view goes
+through the network as it is at inference; `method.teacher_decay` above 0 puts an averaged teacher in its place.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from .method import Losses, Method, Step
+
+
+class FixMatch(Method):
+    def losses(self, step: Step) -> Losses:
+        labeled, unlabeled = step.labeled, step.unlabeled
+        assert unlabeled is not None
+        weak = self.teach(unlabeled.image)
+        strong, boxes = self.strong(unlabeled, "strong")
+        logits = self.predict(torch.cat([labeled.image, strong]))
+        on_labeled, on_strong = logits[: len(labeled)], logits[len(labeled) :]
+        target, statistics = self.target(weak, unlabeled, on_labeled, labeled)
+        supervised = self.labeled_loss(on_labeled, step)
+        consistency = self.unlabeled_loss(on_strong, target.mixed(boxes), step)
+        total = supervised + self.weight(step) * consistency
+        return Losses(total, {"labeled": supervised, "unlabeled": consistency}, statistics)

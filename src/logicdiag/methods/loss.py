@@ -1,0 +1,126 @@
+"""Predictions against targets: per-pixel losses of both heads, and point-wise supervision."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from ..data.views import draws
+from ..errors import ConfigError, choose
+from ..logic.hierarchy import Hierarchy
+from ..pseudo.target import Target
+from .config import LossConfig
+
+REDUCTIONS = ("sum", "mean")
+POINTS_BY = ("random", "uncertain")
+OVERSAMPLED, UNCERTAIN = 3, 0.75
+"""PointRend: of three times as many random points, the least sure make up three quarters."""
+
+
+class Loss:
+    """The summed loss of all pixels of some views; who calls it divides by the pixels of the whole step."""
+
+    def __init__(self, config: LossConfig, hierarchy: Hierarchy, head: str, seed: int = 0) -> None:
+        self.config, self.head, self.seed = config, head, seed
+        self.reduction = choose("loss.nodes", config.nodes, REDUCTIONS)
+        choose("loss.points_by", config.points_by, POINTS_BY)
+        if config.points is not None and config.points < 1:
+            raise ConfigError(f"loss.points is {config.points}, expected a whole number of at least 1, or null")
+        if config.leaf and head == "flat":
+            raise ConfigError(
+                "loss.leaf adds a cross entropy over leaves, which is all that a flat head has; set it to 0"
+            )
+        self.leaf_channels = torch.tensor(hierarchy.leaf_indices)
+        self.paths = path_table(hierarchy)
+
+    def __call__(self, logits: Float[Tensor, "b c h w"], target: Target, step: int, slots: tuple[int, ...]) -> Tensor:
+        logits = logits.float()
+        scale = 1.0
+        if self.config.points is not None and self.config.points < logits[0, 0].numel():
+            places = self._points(logits, step, slots)
+            scale = logits[0, 0].numel() / self.config.points  # so that points stand for all pixels
+            logits, target = at_points(logits, places), points_of(target, places)
+        loss = self._pixels(logits, target)
+        return (loss * target.weight).sum() * scale
+
+    def _pixels(self, logits: Float[Tensor, "b c ..."], target: Target) -> Float[Tensor, "b ..."]:
+        if self.head == "flat":
+            if target.leaf is None:
+                raise ConfigError("a flat head learns from leaves, but the target has one label per concept")
+            return F.cross_entropy(logits, target.leaf, reduction="none")
+        if target.labels is not None:
+            loss = F.binary_cross_entropy_with_logits(logits, target.labels, reduction="none").sum(1)
+        else:
+            assert target.leaf is not None
+            loss = path_bce(logits, target.leaf, self.paths.to(logits.device))
+        if self.reduction == "mean":
+            loss = loss / logits.shape[1]
+        if self.config.leaf and target.leaf is not None:
+            leaves = logits.index_select(1, self.leaf_channels.to(logits.device))
+            loss = loss + self.config.leaf * F.cross_entropy(leaves, target.leaf, reduction="none")
+        return loss
+
+    @torch.no_grad()
+    def _points(self, logits: Tensor, step: int, slots: tuple[int, ...]) -> Int64[Tensor, "b points"]:
+        count, pixels = int(self.config.points or 0), logits[0, 0].numel()
+        chosen = []
+        for view, source in zip(logits, draws(self.seed, "points", step, slots), strict=True):
+            generator = torch.Generator(view.device).manual_seed(int(source.integers(1 << 62)))
+            order = torch.randperm(pixels, generator=generator, device=view.device)
+            if self.config.points_by == "random":
+                chosen.append(order[:count])
+                continue
+            unsure = int(UNCERTAIN * count)
+            offered, rest = order[: OVERSAMPLED * count], order[OVERSAMPLED * count :]
+            sureness = certainty(view.flatten(1)[:, offered], self.head)
+            by_sureness = offered[sureness.argsort()]
+            random = torch.cat([rest, by_sureness[unsure:]])[: count - unsure]
+            chosen.append(torch.cat([by_sureness[:unsure], random]))
+        return torch.stack(chosen)
+
+
+def path_table(h: Hierarchy) -> Int64[Tensor, "leaves depth"]:
+    """The channels of each leaf's path, itself included; short paths are filled up with -1."""
+    paths = [list(h.path_indices(leaf)) for leaf in h.leaf_indices]
+    depth = max(map(len, paths))
+    return torch.tensor([path + [-1] * (depth - len(path)) for path in paths])
+
+
+def path_bce(
+    logits: Float[Tensor, "b n ..."], leaf: Int64[Tensor, "b ..."], paths: Int64[Tensor, "leaves depth"]
+) -> Float[Tensor, "b ..."]:
+    """Binary cross entropy of all nodes, summed, against the path to a leaf; no target per node is ever made.
+
+    The loss of a node is softplus(z), less z where the node is on the path.
+    """
+    loss = F.softplus(logits).sum(1)
+    for channel in paths.T:
+        on_path = channel[leaf]
+        taken = logits.gather(1, on_path.clamp(min=0)[:, None])[:, 0]
+        loss = loss - taken * (on_path >= 0)
+    return loss
+
+
+def certainty(logits: Float[Tensor, "c ..."], head: str) -> Float[Tensor, "..."]:
+    """How sure a prediction is: how far the nearest output is from even, or the best leaf from the second."""
+    if head == "hierarchical":
+        return logits.abs().amin(0)
+    if logits.shape[0] == 1:
+        return torch.zeros_like(logits[0])
+    best = logits.topk(2, dim=0).values
+    return best[0] - best[1]
+
+
+def at_points(tensor: Float[Tensor, "b c h w"], places: Int64[Tensor, "b points"]) -> Float[Tensor, "b c points"]:
+    index = places[:, None].expand(-1, tensor.shape[1], -1)
+    return tensor.flatten(2).gather(2, index)
+
+
+def points_of(target: Target, places: Int64[Tensor, "b points"]) -> Target:
+    return Target(
+        target.weight.flatten(1).gather(1, places),
+        None if target.leaf is None else target.leaf.flatten(1).gather(1, places),
+        None if target.labels is None else at_points(target.labels, places),
+    )

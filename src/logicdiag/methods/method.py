@@ -1,0 +1,157 @@
+"""What every method has: a student, perhaps an averaged teacher, psi, and a loss. A method arranges them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from ..data.config import ViewConfig
+from ..data.loader import Views
+from ..data.views import cutmix, partner, strong_view
+from ..errors import ConfigError
+from ..models.segmenter import Segmenter
+from ..models.teacher import AveragedTeacher
+from ..pseudo.target import Prediction, Psi, Statistics, Target
+from .config import MethodConfig
+from .loss import Loss
+
+
+@dataclass(frozen=True)
+class Step:
+    """A micro-batch, and where in the run it stands."""
+
+    index: int
+    """The optimiser step, from 0."""
+    progress: float
+    """Share of the run that is done, from 0 to 1."""
+    labeled: Views
+    unlabeled: Views | None
+    labeled_pixels: Tensor
+    """What the loss is divided by: labelled pixels of the whole step, all micro-batches, over the number of processes."""
+    unlabeled_pixels: Tensor
+    """Likewise the unlabelled ones, padding left out."""
+
+
+@dataclass(frozen=True)
+class Losses:
+    total: Tensor
+    parts: dict[str, Tensor]
+    """What the total is made of, before weights; for the record."""
+    statistics: Statistics = field(default_factory=dict)
+
+
+@dataclass
+class Setting:
+    """What a method is built from."""
+
+    student: Segmenter
+    psi: Psi
+    loss: Loss
+    config: MethodConfig
+    views: ViewConfig
+    seed: int = 0
+    autocast: Callable[[], AbstractContextManager[object]] = torch.enable_grad
+    """Entered around every forward pass; enable_grad changes nothing there."""
+
+
+class Method:
+    """One algorithm: `losses` of a step; then the optimiser; then `follow`."""
+
+    needs_unlabeled: ClassVar[bool] = True
+    default_decay: ClassVar[float] = 0.0
+    """Decay of the averaged teacher, unless the configuration says; 0: the student is its own teacher."""
+
+    def __init__(self, setting: Setting) -> None:
+        self.student, self.psi, self.loss = setting.student, setting.psi, setting.loss
+        self.config, self.views, self.seed = setting.config, setting.views, setting.seed
+        self.autocast = setting.autocast
+        decay = self.default_decay if self.config.teacher_decay is None else self.config.teacher_decay
+        self.teacher = AveragedTeacher(self.student, decay) if self._averages(decay) else None
+        start, stop = self.config.ramp
+        if not 0 <= start <= stop <= 1:
+            raise ConfigError(f"method.ramp is [{start}, {stop}], expected two rising shares of the run, from 0 to 1")
+
+    def _averages(self, decay: float) -> bool:
+        return decay > 0
+
+    def losses(self, step: Step) -> Losses:
+        raise NotImplementedError
+
+    def follow(self, index: int) -> None:
+        """After the optimiser's step."""
+        if self.teacher is not None:
+            self.teacher.update(self.student, index)
+
+    @property
+    def evaluated(self) -> Segmenter:
+        """The network that is evaluated and used afterwards."""
+        model = self.student if self.teacher is None else self.teacher.model
+        assert isinstance(model, Segmenter)
+        return model
+
+    def state_dict(self) -> dict[str, Any]:
+        return {} if self.teacher is None else {"teacher": self.teacher.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if self.teacher is not None:
+            self.teacher.load_state_dict(state["teacher"])
+
+    # ---- what methods are made of --------------------------------------------------------------
+
+    def weight(self, step: Step) -> float:
+        """Lambda, on its way up the ramp."""
+        start, stop = self.config.ramp
+        if step.progress >= stop:
+            return self.config.weight
+        return self.config.weight * max(0.0, (step.progress - start) / (stop - start))
+
+    def predict(self, image: Tensor) -> Tensor:
+        """The student's logits, to be learned from."""
+        with self.autocast():
+            logits: Tensor = self.student(image)
+        return logits.float()
+
+    @torch.no_grad()
+    def teach(self, image: Tensor) -> Tensor:
+        """The teacher's logits: of the averaged one, or of the student as it is at inference."""
+        model = self.student if self.teacher is None else self.teacher
+        learning = self.student.training
+        model.eval()
+        with self.autocast():
+            logits: Tensor = model(image)
+        self.student.train(learning)
+        return logits.float()
+
+    def target(self, teacher_logits: Tensor, unlabeled: Views, student_logits: Tensor, labeled: Views) -> Any:
+        """Psi of the teacher's prediction, beside what the student says of the labelled views."""
+        assert labeled.leaf is not None
+        probs = self.student.probs
+        return self.psi(
+            Prediction(probs(teacher_logits), unlabeled.valid, unlabeled.step, unlabeled.slots),
+            Prediction(probs(student_logits.detach()), labeled.leaf >= 0, labeled.step, labeled.slots),
+        )
+
+    def labeled_loss(self, logits: Tensor, step: Step) -> Tensor:
+        """Eq. 1: the mean over labelled pixels."""
+        leaf = step.labeled.leaf
+        assert leaf is not None
+        target = Target((leaf >= 0).float(), leaf.clamp(min=0))
+        return self.loss(logits, target, step.index, step.labeled.slots) / step.labeled_pixels
+
+    def unlabeled_loss(self, logits: Tensor, target: Target, step: Step) -> Tensor:
+        """Eq. 2: the mean over all unlabelled pixels; those that count nothing still count in the mean."""
+        assert step.unlabeled is not None
+        return self.loss(logits, target, step.index, step.unlabeled.slots) / step.unlabeled_pixels
+
+    def strong(self, views: Views, stream: str, colour: bool = True) -> tuple[Tensor, Tensor]:
+        """A strong view with CutMix, and the boxes that come from the partner."""
+        key = {"seed": self.seed, "stream": stream, "step": views.step, "slots": views.slots}
+        image = strong_view(views.image, self.views, **key) if colour else views.image  # type: ignore[arg-type]
+        size = (image.shape[-2], image.shape[-1])
+        boxes = cutmix(size=size, probability=self.views.cutmix, device=image.device, **key)  # type: ignore[arg-type]
+        return torch.where(boxes[:, None], partner(image), image), boxes

@@ -1,0 +1,35 @@
+"""The `psi` part of a configuration."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass
+class PsiConfig:
+    """How a teacher's prediction becomes a target."""
+
+    name: str = "diagnosis"
+    """diagnosis (logical reasoning; needs the hierarchical head) or threshold (confidence)."""
+    threshold: float = 0.95
+    """threshold: only pixels at least this sure count."""
+    strategy: str = "sampling"
+    """diagnosis: uniform, predictive, greedy, sampling or soft."""
+    families: str = "CDE"
+    """diagnosis: the rule families in force, of C (composition), D (decomposition) and E (exclusion)."""
+    rules: str | list[str] | None = None
+    """Rules of your own: a file, or a list of rules."""
+    root: str = "asserted"
+    """asserted (every pixel is something) or free."""
+    q: float = 5.0
+    """The exponent of the quantifier for all."""
+    connectives: str = "paper"
+    """paper, product, godel or lukasiewicz."""
+    quantifier: str = "pmean_error"
+    """pmean_error, mean or min."""
+    budget: int = 1024
+    """Most diagnoses of one pixel that are listed, where tangled rules make listing necessary."""
+    weight: str = "one"
+    """diagnosis: what a pixel counts: one (the paper), posterior (the probability of the diagnosis taken), or
+    confidence (as posterior, times the probability of its least sure output).
+    """

@@ -1,0 +1,100 @@
+"""Psi by reasoning: labels that break the rules are repaired by a minimal diagnosis (the paper's method)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from ..data.views import draws
+from ..errors import choose
+from ..logic.diagnosis import Degrees, Diagnoser
+from ..logic.repair import Result
+from .target import Prediction, Statistics, Target, counted
+
+WEIGHTS = {
+    "one": "every pixel counts alike (the paper)",
+    "posterior": "a pixel counts by the probability of the diagnosis taken",
+    "confidence": "as posterior, times the confidence of its least sure output",
+}
+DRAWN = ("uniform", "predictive", "sampling")
+
+
+class Diagnosis:
+    """Truth degrees over the whole batch, then a diagnosis for each unlabelled pixel.
+
+    The domain of "for all x" is the labelled and the unlabelled pixels of the batch, over all processes: `reduce` adds
+    a tensor up over them, in place. What is drawn for a view depends on the seed, the step and the view's place in the
+    global batch, so it does not matter how the batch is cut among processes.
+    """
+
+    def __init__(
+        self,
+        diagnoser: Diagnoser,
+        weight: str = "one",
+        seed: int = 0,
+        reduce: Callable[[Tensor], object] | None = None,
+    ) -> None:
+        self.diagnoser, self.seed, self.reduce = diagnoser, seed, reduce
+        self.weight = choose("psi.weight", weight, WEIGHTS)
+        kb = diagnoser.kb
+        self.single_leaf = kb.families == "CDE" and kb.root_holds and diagnoser.strategy != "soft"
+        """Whether every repaired label is a path to one leaf."""
+
+    @torch.no_grad()
+    def __call__(self, unlabeled: Prediction, labeled: Prediction) -> tuple[Target, Statistics]:
+        degrees = self._degrees(unlabeled, labeled)
+        result = self._diagnose(unlabeled, degrees)
+        weight = self._weight(unlabeled, result)
+        labels: Tensor | None = None
+        if not self.single_leaf:
+            labels = result.revised.to(weight.dtype) if result.expected is None else result.expected
+        target = Target(weight, result.leaf.clamp(min=0) if self.single_leaf else None, labels)
+        statistics: Statistics = {"conflict": (result.conflict.sum(), unlabeled.valid.sum())}
+        return target, statistics | counted(target, unlabeled.valid)
+
+    def _degrees(self, *predictions: Prediction) -> Degrees:
+        if not self.diagnoser.uses_truth_degrees:
+            return {}
+        meter = self.diagnoser.meter(predictions[0].probs.device)
+        for prediction in predictions:
+            self.diagnoser.measure(meter, prediction.probs, 1, prediction.valid)
+        if self.reduce is not None:
+            meter.reduce(self.reduce)
+        return meter.degrees()
+
+    def _diagnose(self, p: Prediction, degrees: Degrees) -> Result:
+        if self.diagnoser.strategy not in DRAWN:
+            return self.diagnoser(p.probs, 1, p.valid, None, degrees)
+        results = []
+        for i, source in enumerate(draws(self.seed, "diagnosis", p.step, p.slots)):
+            generator = torch.Generator(p.probs.device).manual_seed(int(source.integers(1 << 62)))
+            one = slice(i, i + 1)
+            results.append(self.diagnoser(p.probs[one], 1, p.valid[one], generator, degrees))
+        return _together(results)
+
+    def _weight(self, p: Prediction, result: Result) -> Tensor:
+        if self.weight == "one":
+            return p.valid.to(result.log_prob.dtype)
+        weight = result.log_prob.exp()
+        if self.weight == "confidence":
+            sure = torch.where(result.revised, p.probs, 1 - p.probs).amin(dim=1)
+            weight = weight * sure.to(weight.dtype)
+        return weight * p.valid
+
+
+def _together(results: list[Result]) -> Result:
+    def cat(name: str) -> Tensor:
+        return torch.cat([getattr(result, name) for result in results])
+
+    return Result(
+        observed=cat("observed"),
+        revised=cat("revised"),
+        conflict=cat("conflict"),
+        leaf=cat("leaf"),
+        log_prob=cat("log_prob"),
+        expected=None if results[0].expected is None else cat("expected"),
+        exhaustive=cat("exhaustive"),
+        truth_degrees=results[0].truth_degrees,
+    )

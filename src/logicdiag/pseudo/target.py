@@ -1,0 +1,65 @@
+"""What the student learns from an unlabelled view, and what psi is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import torch
+from jaxtyping import Bool, Float, Int64
+from torch import Tensor
+
+from ..data.views import partner
+
+
+@dataclass(frozen=True)
+class Target:
+    """Per pixel a leaf, or one label per concept where a leaf does not say it all; and how much the pixel counts."""
+
+    weight: Float[Tensor, "b h w"]
+    """0: the pixel teaches nothing."""
+    leaf: Int64[Tensor, "b h w"] | None = None
+    """Index into the hierarchy's leaves."""
+    labels: Float[Tensor, "b n h w"] | None = None
+    """From 0 to 1, in channel order; taken instead of `leaf` where given."""
+
+    def mixed(self, boxes: Bool[Tensor, "b h w"]) -> Target:
+        """CutMix: inside of the boxes, the partner's."""
+
+        def mix(tensor: Tensor) -> Tensor:
+            return torch.where(boxes if tensor.dim() == boxes.dim() else boxes[:, None], partner(tensor), tensor)
+
+        return replace(
+            self,
+            weight=mix(self.weight),
+            leaf=None if self.leaf is None else mix(self.leaf),
+            labels=None if self.labels is None else mix(self.labels),
+        )
+
+
+Statistics = dict[str, tuple[Tensor, Tensor]]
+"""Name -> (sum, count): shares that add up over micro-batches, steps and processes."""
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a network says of some views: probabilities, which pixels are meant, and which views they are."""
+
+    probs: Float[Tensor, "b c h w"]
+    valid: Bool[Tensor, "b h w"]
+    step: int = 0
+    slots: tuple[int, ...] = ()
+
+
+class Psi(Protocol):
+    """The pseudo label processor: a teacher's prediction of weak views -> targets of the same pixels.
+
+    `labeled` is what the student says of the labelled views, for those who measure something over the whole batch.
+    """
+
+    def __call__(self, unlabeled: Prediction, labeled: Prediction) -> tuple[Target, Statistics]: ...
+
+
+def counted(target: Target, valid: Bool[Tensor, "b h w"]) -> Statistics:
+    """The share of pixels that count, each as much as it weighs."""
+    return {"counted": ((target.weight * valid).sum(), valid.sum())}

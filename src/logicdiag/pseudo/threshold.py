@@ -1,0 +1,29 @@
+"""Psi by confidence: the likeliest leaf, where it is likely enough (FixMatch; Eq. 2 with an indicator)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..errors import ConfigError
+from ..logic.hierarchy import Hierarchy
+from .target import Prediction, Statistics, Target, counted
+
+
+class Threshold:
+    """psi(p) = argmax p where max p >= threshold. With the hierarchical head, over the leaves' sigmoids."""
+
+    def __init__(self, hierarchy: Hierarchy, threshold: float, head: str) -> None:
+        if not 0 <= threshold <= 1:
+            raise ConfigError(f"psi.threshold is {threshold}, expected a number from 0 to 1")
+        self.threshold = threshold
+        self.leaf_channels = torch.tensor(hierarchy.leaf_indices) if head == "hierarchical" else None
+
+    def __call__(self, unlabeled: Prediction, labeled: Prediction) -> tuple[Target, Statistics]:
+        confidence, leaf = self._leaves(unlabeled.probs).max(dim=1)
+        weight = ((confidence >= self.threshold) & unlabeled.valid).to(confidence.dtype)
+        target = Target(weight, leaf)
+        return target, counted(target, unlabeled.valid)
+
+    def _leaves(self, probs: Tensor) -> Tensor:
+        return probs if self.leaf_channels is None else probs.index_select(1, self.leaf_channels.to(probs.device))
