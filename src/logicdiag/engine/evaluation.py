@@ -91,7 +91,7 @@ def render(evaluations: Sequence[Evaluation]) -> Group:
     heads = [e.checkpoint or "model" for e in evaluations]
     where = f" of {escape(first.split)}" if first.split else ""
     known = f" ({escape(first.list.known)})" if first.list and first.list.known else ""
-    summary = _table(f"{first.images} images{where}{known}", "", heads)
+    summary = _table(f"{first.images} images{where}{known}", "in %", heads)
     for number, names in enumerate(h.levels, 1):
         label = "leaves" if number == h.height else f"level {number}"
         summary.add_row(
@@ -107,7 +107,7 @@ def render(evaluations: Sequence[Evaluation]) -> Group:
         for rule in first.violations.rules:
             shares = (_percent(e.violations.rules[rule]) if e.violations else "–" for e in evaluations)
             summary.add_row(f"  of {escape(rule)}", *shares)
-    classes = _table("IoU of every class", "class", heads)
+    classes = _table("IoU of every class", "in %", heads)
     for index, name in enumerate(h.names):  # a class has one IoU: deeper levels repeat a shallow leaf's
         depth = h.depths[index]
         values = (_percent(e.levels[depth - 1].classes[name]) for e in evaluations)

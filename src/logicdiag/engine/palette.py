@@ -21,7 +21,7 @@ FIRST_HUE = 20.0
 MARGIN = 0.8
 """Kept free on either side of a group, in units of a leaf's share of the circle."""
 TONES = ((0.72, 0.15), (0.56, 0.17), (0.85, 0.12))
-"""Lightness and chroma in turn, so that siblings of near hues can be told apart."""
+"""Lightness and chroma in turn, so that leaves of near hues can be told apart."""
 
 
 def leaf_colours(h: Hierarchy) -> UInt8[np.ndarray, "leaves 3"]:
@@ -34,13 +34,11 @@ def leaf_colours(h: Hierarchy) -> UInt8[np.ndarray, "leaves 3"]:
     arcs = dict(_arcs(h))
     colours: list[Colour] = []
     taken = {BACKGROUND, NO_LEAF}
-    turn = 0
     for leaf in h.leaf_indices:
         if is_background(h.names[leaf]):
             colours.append(BACKGROUND)
             continue
-        turn = 0 if leaf == h.group(h.parents[leaf])[0] else turn + 1
-        lightness, chroma = TONES[turn % len(TONES)]
+        lightness, chroma = TONES[len(colours) % len(TONES)]
         colour = _srgb(lightness, chroma, arcs[leaf])
         while colour in taken:  # crowded trees: darker until it is a colour of its own
             lightness *= 0.97
@@ -68,7 +66,9 @@ def _arcs(h: Hierarchy) -> Iterator[tuple[int, float]]:
     widths = [0.0] * len(h)
     for node in reversed(range(len(h))):  # children stand after their parents
         kids = h.child_indices[node]
-        widths[node] = sum(widths[k] for k in kids) + 2 * MARGIN if kids else float(not is_background(h.names[node]))
+        widths[node] = sum(widths[k] for k in kids) if kids else float(not is_background(h.names[node]))
+        if widths[node] and (kids or h.parents[node] == ROOT):  # a leaf at the top level is a group of its own
+            widths[node] += 2 * MARGIN
     scale = 360 / max(1.0, sum(widths[node] for node in h.top_indices))
     begin = [0.0] * len(h)
     for parent in range(ROOT, len(h)):
