@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 import torch.distributed
-from jaxtyping import Bool, Float, Float64, Int, Int64
+from jaxtyping import Bool, Float, Float64, Int64, Integer
 from torch import Tensor
 
 from ..errors import DataError
@@ -51,7 +51,7 @@ class Confusion:
         leaves = len(hierarchy.leaves)
         self.counts = torch.zeros(leaves, leaves, dtype=torch.int64, device=device)
 
-    def add(self, prediction: Int[Tensor, "*shape"], truth: Int[Tensor, "*shape"]) -> None:
+    def add(self, prediction: Integer[Tensor, "*shape"], truth: Integer[Tensor, "*shape"]) -> None:
         """Count pixels; both are indices into `hierarchy.leaves`, and truth -1 or 255 is not counted."""
         if prediction.shape != truth.shape:
             raise DataError(f"the prediction has shape {tuple(prediction.shape)}, the mask {tuple(truth.shape)}")
