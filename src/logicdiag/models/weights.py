@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import pickle
+import warnings
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -107,7 +108,9 @@ def _read(file: Path) -> State:
             from safetensors.torch import load_file
 
             return load_file(file)
-        data = torch.load(file, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings():  # torch warns of pickles that it then refuses
+            warnings.simplefilter("ignore")
+            data = torch.load(file, map_location="cpu", weights_only=True)
     except ImportError:
         raise WeightsError(f"{file}: reading it needs safetensors: pip install safetensors") from None
     except pickle.UnpicklingError:
