@@ -1,6 +1,8 @@
 """Weak views: aligned, marked, and the same whatever loads them."""
 
 import multiprocessing
+import os
+import signal
 from collections import Counter
 from dataclasses import dataclass
 from functools import partial
@@ -330,6 +332,28 @@ def test_options_that_cannot_be_used(options, message):
 def test_no_items():
     with pytest.raises(DataError, match="there are no labeled images"):
         load(1, [])
+
+
+def test_workers_outlive_an_interrupt():
+    with Loader(items(), batch=4, crop=32, seed=3, stream="labeled", workers=2) as loader:
+        views = [next(loader)]
+        for worker in multiprocessing.active_children():
+            os.kill(worker.pid, signal.SIGINT)
+        views += islice(loader, 7)
+    assert all(map(same, views, load(8)))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_on_a_gpu():
+    for here, there in zip(load(4), load(4, workers=2, device="cuda"), strict=True):
+        assert there.image.is_cuda
+        assert torch.allclose(here.image, there.image.cpu(), atol=1e-6)
+        assert torch.equal(here.leaf, there.leaf.cpu())
+        assert torch.equal(here.valid, there.valid.cpu())
+
+
+def test_more_workers_than_cores_are_no_cause_for_a_warning():
+    assert len(load(2, workers=len(os.sched_getaffinity(0)) + 1)) == 2
 
 
 def test_closing_ends_the_workers():

@@ -94,6 +94,14 @@ def test_a_batch_is_its_samples_one_by_one(image):
         assert torch.equal(together[slot], strong_view(image[slot : slot + 1], ViewConfig(), **KEY, slots=[slot])[0])
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_on_a_gpu(image):
+    here = strong_view(image, ViewConfig(), **KEY, slots=range(6))
+    there = strong_view(image.cuda(), ViewConfig(), **KEY, slots=range(6))
+    assert torch.allclose(here, there.cpu(), atol=1e-5)
+    assert cutmix(0, "u", 0, range(6), (8, 8), 1.0, there.device).is_cuda
+
+
 def test_in_range_and_the_weak_view_is_left_alone(image):
     before = image.clone()
     wild = ViewConfig(brightness=1, contrast=1, saturation=1, hue=0.5, jitter=1, gray=0.3, blur=0.5)

@@ -5,6 +5,7 @@ Workers decode an item and cut the window that its crop needs; the whole batch i
 
 from __future__ import annotations
 
+import signal
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int64
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
@@ -85,18 +87,21 @@ class Loader:
             raise OptionError(f"seed is {seed}, expected 0 or more")
         self.device = torch.device(device)
         source = _Source(tuple(items), batch, crop, (float(scale[0]), float(scale[1])), flip, seed, stream)
-        loader = DataLoader(
-            source,
-            batch_sampler=_Slots(batch, start, part, parts, accumulate),
-            num_workers=workers,
-            collate_fn=_collate,
-            pin_memory=self.device.type == "cuda",
-            multiprocessing_context=context if workers else None,
-            generator=torch.Generator(),  # its own: opening a loader leaves the global generator where it was
-        )
         with warnings.catch_warnings():
-            # Workers only decode, on one thread; nothing of the parent's threads is used after the fork.
+            # Workers only decode, on one thread; nothing of the parent's threads is used after the fork. How many of
+            # them there are is the user's choice.
             warnings.filterwarnings("ignore", "This process.*is multi-threaded", DeprecationWarning)
+            warnings.filterwarnings("ignore", "This DataLoader will create .* worker processes", UserWarning)
+            loader = DataLoader(
+                source,
+                batch_sampler=_Slots(batch, start, part, parts, accumulate),
+                num_workers=workers,
+                collate_fn=_collate,
+                pin_memory=self.device.type == "cuda",
+                multiprocessing_context=context if workers else None,
+                worker_init_fn=_ignore_interrupt,
+                generator=torch.Generator(),  # its own: opening a loader leaves the global generator where it was
+            )
             self._batches: Iterator[Any] | None = iter(loader)
 
     def __iter__(self) -> Iterator[Views]:
@@ -132,6 +137,11 @@ class Loader:
 # ---- in the workers ----------------------------------------------------------------------------------------------
 
 
+def _ignore_interrupt(_: int) -> None:
+    """Ctrl-C reaches every process of a terminal; the trainer answers it, and may yet want a batch to end its step."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
 class _Slots(Sampler[list[tuple[int, int]]]):
     """The (step, slot) pairs of each micro-batch of this part."""
 
@@ -151,8 +161,8 @@ class _Window(NamedTuple):
 
     step: int
     slot: int
-    image: np.ndarray[Any, np.dtype[np.uint8]]
-    mask: np.ndarray[Any, np.dtype[np.uint8]] | None
+    image: NDArray[np.uint8]
+    mask: NDArray[np.uint8] | None
     rows: Axis
     columns: Axis
 
@@ -195,7 +205,7 @@ class _Source(Dataset[Any]):
 
 
 @lru_cache(maxsize=8)
-def _order(seed: int, stream: str, epoch: int, n: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+def _order(seed: int, stream: str, epoch: int, n: int) -> NDArray[np.int64]:
     (g,) = draws(seed, f"{stream}.order", epoch, (0,))
     return g.permutation(n)
 

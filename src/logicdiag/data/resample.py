@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from jaxtyping import Float, UInt8
+from numpy.typing import NDArray
 from torch import Tensor
 
-Array = np.ndarray[Any, Any]
+Array = NDArray[Any]
 
 
 class Axis(NamedTuple):
@@ -33,7 +34,7 @@ class Axis(NamedTuple):
 class Taps(NamedTuple):
     """For each pixel of the crop, the pixels of the window that it is a weighted mean of; all 0 in padding."""
 
-    index: Tensor
+    places: Tensor
     weight: Tensor
 
 
@@ -75,13 +76,13 @@ def resample(
     b, height, width, _ = window.shape
     sample = torch.arange(b, device=window.device)[:, None]
     lines = window.view(b, height, width * 3)
-    tall = torch.zeros(b, rows.index.shape[1], width * 3, device=window.device)
-    for k in range(rows.index.shape[2]):
-        tall += lines[sample, rows.index[:, :, k]] * rows.weight[:, :, k, None]
+    tall = torch.zeros(b, rows.places.shape[1], width * 3, device=window.device)
+    for k in range(rows.places.shape[2]):
+        tall += lines[sample, rows.places[:, :, k]] * rows.weight[:, :, k, None]
     lines = tall.view(b, -1, width, 3).permute(0, 3, 1, 2).contiguous()
-    out = torch.zeros(*lines.shape[:3], columns.index.shape[1], device=window.device)
-    for k in range(columns.index.shape[2]):
-        index = columns.index[:, None, None, :, k].expand(out.shape)
+    out = torch.zeros(*lines.shape[:3], columns.places.shape[1], device=window.device)
+    for k in range(columns.places.shape[2]):
+        index = columns.places[:, None, None, :, k].expand(out.shape)
         out += lines.gather(3, index) * columns.weight[:, None, None, :, k]
     return (out / 255).clamp_(0, 1)
 

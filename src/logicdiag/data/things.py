@@ -7,11 +7,11 @@ parts, painted in order; a part is a signed distance (negative inside) and a pai
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-Array = np.ndarray[Any, np.dtype[np.float64]]
+Array = NDArray[np.float64]
 Part = tuple[Array, str]
 
 COAT, DARK, GLASS, WOOD = "coat", "dark", "glass", "wood"
@@ -32,7 +32,7 @@ def disc(u: Array, v: Array, x: float, y: float, r: float) -> Array:
 
 def box(u: Array, v: Array, x: float, y: float, a: float, b: float, round_: float = 0.08) -> Array:
     p, q = np.abs(u - x) - (a - round_), np.abs(v - y) - (b - round_)
-    outside = np.sqrt(np.maximum(p, 0) ** 2 + np.maximum(q, 0) ** 2)
+    outside: Array = np.sqrt(np.maximum(p, 0) ** 2 + np.maximum(q, 0) ** 2)
     return outside + np.minimum(np.maximum(p, q), 0) - round_
 
 
@@ -50,11 +50,13 @@ def polygon(u: Array, v: Array, *corners: tuple[float, float]) -> Array:
     for (x0, y0), (x1, y1) in zip(corners, corners[1:] + corners[:1], strict=True):
         dx, dy = x1 - x0, y1 - y0
         sides.append(((u - x0) * -dy + (v - y0) * dx) / np.hypot(dx, dy))
-    return np.maximum.reduce(sides)
+    farthest: Array = np.maximum.reduce(sides)
+    return farthest
 
 
 def union(*parts: Array) -> Array:
-    return np.minimum.reduce(parts)
+    nearest: Array = np.minimum.reduce(parts)
+    return nearest
 
 
 # ---- shapes ------------------------------------------------------------------------------------------------------
