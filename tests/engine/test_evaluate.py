@@ -25,7 +25,7 @@ KB = ld.KnowledgeBase(TREE)
 def run(monkeypatch, tmp_path):
     """A run folder that opens as the stand-in; options may be changed before."""
     opened = Run()
-    monkeypatch.setitem(sys.modules, "logicdiag.engine.run", SimpleNamespace(open_run=lambda path: opened))
+    monkeypatch.setitem(sys.modules, "logicdiag.engine.run", SimpleNamespace(open_run=lambda path, overrides: opened))
     opened.path = tmp_path
     return opened
 
@@ -161,6 +161,19 @@ def test_a_run_without_a_best_checkpoint(run):
         evaluate_run(run.path, checkpoint="best")
     with pytest.raises(ld.LogicDiagError, match="checkpoint is 'bset', expected one of both, last, best.*'best'"):
         evaluate_run(run.path, checkpoint="bset")
+
+
+def test_a_checkpoint_that_is_there_and_cannot_be_read_is_not_passed_over(run):
+    run.best = False
+    (run.path / "best.safetensors").write_text("nonsense")
+    with pytest.raises(ld.LogicDiagError, match="no best checkpoint"):
+        evaluate_run(run.path)
+
+
+def test_another_hierarchy_than_that_of_the_training(run):
+    run.hierarchy = ld.Hierarchy.from_dict({"animal": ["cat", "bird"], "vehicle": ["car", "bus"], "sky": None})
+    with pytest.raises(ld.LogicDiagError, match="another hierarchy now"):
+        evaluate_run(run.path)
 
 
 def test_a_run_without_validation(run):

@@ -19,7 +19,7 @@ from tests.engine.stand_ins import TREE, Run
 @pytest.fixture
 def opened(monkeypatch):
     opened = Run()
-    monkeypatch.setitem(sys.modules, "logicdiag.engine.run", SimpleNamespace(open_run=lambda path: opened))
+    monkeypatch.setitem(sys.modules, "logicdiag.engine.run", SimpleNamespace(open_run=lambda path, overrides: opened))
     return opened
 
 

@@ -98,26 +98,30 @@ def evaluate_run(
     device: torch.device | str | None = None,
     precision: str | None = None,
     progress: Progress | None = None,
+    overrides: tuple[str, ...] = (),
 ) -> dict[str, Evaluation]:
     """Evaluate the last and the best checkpoint of a run, by name, and write RUN/evaluation-SPLIT.json.
 
     `split` is any split of the run's data set, or a list file; by default the one it was validated on. With "both", a
-    run that has no best checkpoint is evaluated at its last. `inference` and `precision` are the run's own by default.
+    run that has no best checkpoint is evaluated at its last. `inference` and `precision` are the run's own by default;
+    `overrides` change its configuration, such as `data.root=...` where the data moved.
     """
     from .run import open_run
 
     choose("checkpoint", checkpoint, CHECKPOINTS)
-    run = open_run(run_path)
+    run = open_run(run_path, overrides)
     device, precision = where_to_run(device, precision, run.config.train.precision)
     inference = inference or run.config.inference
     dataset = run.dataset()
+    if dataset.hierarchy != run.hierarchy:
+        raise RunError(f"{run_path}: the data set has another hierarchy now than the run was trained on")
     items, record, name = _items(dataset, split, run_path)
     results: dict[str, Evaluation] = {}
     for which in ("last", "best") if checkpoint == "both" else (checkpoint,):
         try:
             model = run.model(which, device)
         except RunError:
-            if checkpoint == "both" and results:
+            if checkpoint == "both" and results and not (Path(run_path) / f"{which}.safetensors").exists():
                 continue
             raise
         found = evaluate_model(

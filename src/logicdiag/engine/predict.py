@@ -56,6 +56,7 @@ def predict_run(
     device: torch.device | str | None = None,
     precision: str | None = None,
     progress: Progress | None = None,
+    overrides: tuple[str, ...] = (),
 ) -> list[Prediction]:
     """Predict files, folders and globs into the folder `out`.
 
@@ -63,7 +64,7 @@ def predict_run(
     index and which colour is which class; `overlays/NAME.jpg` shows the colours over the image;
     `probabilities/NAME.npz` has `probabilities`, float16 of shape (names, height, width), and `names`. An image that
     its camera marks as turned is turned upright first. The files of an image are written whole and together.
-    `inference` and `precision` are the run's own unless given.
+    `inference` and `precision` are the run's own by default; `overrides` change its configuration.
     """
     from .run import open_run
 
@@ -79,7 +80,7 @@ def predict_run(
     for source in sources:
         with opened(source.path):  # what is no image is told before anything is predicted
             pass
-    run = open_run(run_path)
+    run = open_run(run_path, overrides)
     device, precision = where_to_run(device, precision, run.config.train.precision)
     inference = inference or run.config.inference
     model, h = run.model(checkpoint, device), run.hierarchy
