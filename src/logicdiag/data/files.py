@@ -25,6 +25,10 @@ UPRIGHT = (None, 0, 1)
 TRANSPOSED = (5, 6, 7, 8)  # EXIF orientations that exchange height and width
 
 
+class ColourMaskError(DataError):
+    """A mask of colours where indices are wanted."""
+
+
 class MaskSource(Protocol):
     """A mask in its file's own ids."""
 
@@ -94,7 +98,7 @@ class IndexMask:
     def ids(self) -> NDArray[Any]:
         with opened(self.path, "a mask") as image:
             if image.mode not in ("L", "P", "1") and not image.mode.startswith("I"):
-                raise DataError(
+                raise ColourMaskError(
                     f"{self.path}: a colour mask (mode {image.mode}), and colours are not indices; "
                     "expected 8-bit gray or palette with one class index per pixel"
                 )

@@ -51,11 +51,11 @@ class Opening:
         self.layout.prepare(name for found in wanted.values() for name in found)
         labeled_names = wanted["labeled"]
         unlabeled = self.unlabeled(labeled_names)
-        self._refuse_overlap(labeled_names, unlabeled, wanted["val"])
+        self.refuse_overlap(labeled_names, unlabeled, wanted["val"])
         items = {key: self.masked(found) for key, found in wanted.items()}
         lists = {
             "labeled": record(labeled_from, items["labeled"]),
-            "unlabeled": record(_rule(self.config.unlabeled), unlabeled),
+            "unlabeled": record(rule(self.config.unlabeled), unlabeled),
             "val": record(val_from, items["val"]),
         }
         name = self.hierarchy.title if self.config.layout == "folder" else self.layout.title
@@ -155,7 +155,7 @@ class Opening:
 
     # ---- what is wrong ------------------------------------------------------------------------------
 
-    def _refuse_overlap(self, labeled: Iterable[str], unlabeled: Iterable[Photo], val: Iterable[str]) -> None:
+    def refuse_overlap(self, labeled: Iterable[str], unlabeled: Iterable[Photo], val: Iterable[str]) -> None:
         held_out = {os.path.realpath(self.layout.images[name]): name for name in val}
         if not held_out:
             return
@@ -245,7 +245,7 @@ def _open_scenes(config: DataConfig) -> Dataset:
     return Dataset(SCENES, kind, labeled, unlabeled, evaluated, lists, split)
 
 
-def _rule(given: str | list[str] | None) -> str:
+def rule(given: str | list[str] | None) -> str:
     return "none" if given is None else ", ".join(given) if isinstance(given, list) else given
 
 

@@ -21,8 +21,8 @@ def decode(counts: str | bytes | Sequence[int], height: int, width: int) -> NDAr
     runs = np.asarray(uncompress(counts) if isinstance(counts, (str, bytes)) else counts, dtype=np.int64)
     if (runs < 0).any() or int(runs.sum()) != height * width:
         raise ValueError(f"its runs sum to {int(runs.sum())} pixels, and the image has {height} x {width}")
-    ones: NDArray[np.bool_] = np.arange(len(runs)) % 2 == 1
-    return np.repeat(ones, runs).reshape(width, height).T
+    mask: NDArray[np.bool_] = np.repeat(np.arange(len(runs)) % 2 == 1, runs).reshape(width, height).T
+    return mask
 
 
 def uncompress(text: str | bytes) -> list[int]:
