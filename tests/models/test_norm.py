@@ -17,6 +17,7 @@ from logicdiag.models.torchvision_shim import import_timm
 from tests.models.tester import built, images
 
 WORLD = 2
+CUTS = (3, 1)  # how many of the five images rank 0 has
 
 
 class NormAct(nn.BatchNorm2d):
@@ -67,23 +68,31 @@ def data() -> tuple[Tensor, Tensor]:
     return x, torch.rand(5, 4, 4, 5, generator=generator, dtype=torch.float64)
 
 
-def worker(rank: int, folder: str, cut: int) -> None:
+def worker(rank: int, folder: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=WORLD)
-    mine = slice(0, cut) if rank == 0 else slice(cut, 5)
     x, weights = data()
-    model = share_batch_norm(network())
-    assert sum(isinstance(m, SharedBatchNorm) for m in model.modules()) == 3
-    torch.save(step(model, x[mine], weights[mine]), f"{folder}/{rank}.pth")
+    for cut in CUTS:
+        mine = slice(0, cut) if rank == 0 else slice(cut, 5)
+        model = share_batch_norm(network())
+        assert sum(isinstance(m, SharedBatchNorm) for m in model.modules()) == 3
+        torch.save(step(model, x[mine], weights[mine]), f"{folder}/{cut}-{rank}.pth")
     whole = share_batch_norm(built(encoder="small").train())
-    torch.save(whole(images(2, 48, 48)[rank : rank + 1]).detach(), f"{folder}/model{rank}.pth")
+    torch.save(whole(images(2, 48, 48)[rank : rank + 1]).detach(), f"{folder}/model-{rank}.pth")
     dist.destroy_process_group()
 
 
-@pytest.mark.parametrize("cut", [3, 1])
-def test_two_ranks_equal_one_process(tmp_path: Path, cut: int) -> None:
-    mp.spawn(worker, args=(str(tmp_path), cut), nprocs=WORLD)
-    first, second = (torch.load(tmp_path / f"{rank}.pth", weights_only=True) for rank in range(WORLD))
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of what two processes wrote."""
+    folder = tmp_path_factory.mktemp("ranks")
+    mp.spawn(worker, args=(str(folder),), nprocs=WORLD)
+    return folder
+
+
+@pytest.mark.parametrize("cut", CUTS)
+def test_two_ranks_equal_one_process(ranks: Path, cut: int) -> None:
+    first, second = (torch.load(ranks / f"{cut}-{rank}.pth", weights_only=True) for rank in range(WORLD))
     for name, expected in step(network(), *data()).items():
         if name in ("out", "input grad", "eval"):
             torch.testing.assert_close(torch.cat([first[name], second[name]]), expected)
@@ -92,7 +101,10 @@ def test_two_ranks_equal_one_process(tmp_path: Path, cut: int) -> None:
         else:
             torch.testing.assert_close(first[name], expected)
             torch.testing.assert_close(second[name], expected)
-    halves = [torch.load(tmp_path / f"model{rank}.pth", weights_only=True) for rank in range(WORLD)]
+
+
+def test_one_image_on_each_rank_equals_a_batch_of_two(ranks: Path) -> None:
+    halves = [torch.load(ranks / f"model-{rank}.pth", weights_only=True) for rank in range(WORLD)]
     together = built(encoder="small").train()(images(2, 48, 48)).detach()
     torch.testing.assert_close(torch.cat(halves), together, rtol=1e-3, atol=1e-4)
 
