@@ -134,6 +134,15 @@ class TestFolder:
         data = opened("folder", tmp_path)
         assert names(data.labeled) == ["s1/0", "s2/0"]
         assert named(data, data.labeled[1])[0] == ["bird", "cat", "car"]
+        archives.write(tmp_path / "paths.txt", f"{tmp_path}/images/s2/0.jpg\nimages/s1/0.jpg")
+        assert names(opened("folder", tmp_path, labeled="paths.txt").labeled) == ["s2/0", "s1/0"]
+
+    @pytest.mark.parametrize("written", ["s3/0", "0"])
+    def test_another_folder_is_another_image(self, tmp_path: Path, written: str) -> None:
+        archives.folder(tmp_path, train=("s1/0",))
+        archives.write(tmp_path / "mine.txt", written)
+        with pytest.raises(DataError, match=f"no image '{written}'"):
+            opened("folder", tmp_path, labeled="mine.txt")
 
 
 class TestVoc:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,11 @@ def test_fingerprint_is_of_the_set(names: list[str], random: object) -> None:
 
 def test_names_are_kept_apart() -> None:
     assert fingerprint(["ab", "c"]) != fingerprint(["a", "bc"])
+
+
+def test_known_fingerprints_are_whole() -> None:
+    assert all(re.fullmatch("[0-9a-f]{64}", key) for key in lists.KNOWN)
+    assert len(set(lists.KNOWN.values())) == len(lists.KNOWN)
 
 
 def test_known_lists_are_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -99,6 +99,11 @@ class TestUnlabelled:
         assert all(type(photo) is Photo for photo in data.unlabeled)
         assert all(photo.image().shape == (4, 6, 3) for photo in data.unlabeled)
 
+    def test_a_glob_in_a_folder_whose_name_looks_like_one(self, tmp_path: Path) -> None:
+        root = archives.folder(tmp_path / "data[1]")
+        archives.photo(tmp_path / "data[1]/more/x.jpg")
+        assert names(opened(root, unlabeled="more/*.jpg").unlabeled) == ["more/x"]
+
     def test_masks_are_no_photos(self, root: Path) -> None:
         data = opened(root, unlabeled=".", val=None)
         assert len(data.unlabeled) == 5
@@ -219,6 +224,8 @@ class TestScenes:
     def test_mistakes(self) -> None:
         with pytest.raises(DataError, match="scenes are generated"):
             open_dataset(DataConfig(layout="scenes", scenes=self.CONFIG, unlabeled="photos"))
+        with pytest.raises(DataError, match="scenes have their own"):
+            open_dataset(DataConfig(layout="scenes", scenes=self.CONFIG, hierarchy="camvid"))
         data = open_dataset(DataConfig(layout="scenes", scenes=self.CONFIG, unlabeled=None, val=None))
         assert (data.unlabeled, data.val) == ((), ())
 

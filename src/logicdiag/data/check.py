@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -100,18 +100,17 @@ class _Check:
         sizes: list[tuple[int, int]] = []
         masked = key != "unlabeled"
         pixels, images_of = np.zeros(len(leaves) + 1, np.int64), np.zeros(len(leaves) + 1, np.int64)
-        with ThreadPoolExecutor(max(1, min(os.cpu_count() or 1, 8))) as pool:  # Pillow decodes outside the GIL
-            for done, seen in enumerate(pool.map(lambda item: _look(item, len(leaves)), items), 1):
-                for kind, message in seen.wrong:
-                    self._error(kind, message)
-                if seen.size is not None:
-                    sizes.append(seen.size)
-                if seen.pixels is not None:
-                    pixels += seen.pixels
-                    images_of += seen.pixels > 0
-                    if not seen.pixels[:-1].any():
-                        self._warn("all_ignore", f"{seen.where}: every pixel of the mask is ignored")
-                self.progress(key, done, len(items))
+        for done, seen in enumerate(_each(lambda item: _look(item, len(leaves)), items), 1):
+            for kind, message in seen.wrong:
+                self._error(kind, message)
+            if seen.size is not None:
+                sizes.append(seen.size)
+            if seen.pixels is not None:
+                pixels += seen.pixels
+                images_of += seen.pixels > 0
+                if not seen.pixels[:-1].any():
+                    self._warn("all_ignore", f"{seen.where}: every pixel of the mask is ignored")
+            self.progress(key, done, len(items))
         if masked and items:
             self._absent([leaf for leaf, n in zip(leaves, images_of, strict=False) if not n], source)
         sizes.sort(key=lambda size: (size[0] * size[1], size))
@@ -158,6 +157,15 @@ class _Seen:
     size: tuple[int, int] | None
     pixels: NDArray[np.int64] | None
     wrong: tuple[tuple[str, str], ...]
+
+
+def _each(look: Callable[[Photo], _Seen], items: Sequence[Photo]) -> Iterator[_Seen]:
+    """In order, several at a time: Pillow decodes outside the GIL. Stopped half-way, it leaves the others unread."""
+    pool = ThreadPoolExecutor(max(1, min(os.cpu_count() or 1, 8)))
+    try:
+        yield from pool.map(look, items)
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _look(item: Photo, leaves: int) -> _Seen:

@@ -119,25 +119,24 @@ class Opening:
             names = self.found((Entry(entry.image) for entry in entries), source)
             return [self.layout.photo(name) for name in names if value != REST or name not in labeled]
         for path in self._paths(value):
-            if any(c in value for c in "*?[") and not path.exists():
-                if files := [Path(match) for match in sorted(glob(str(path), recursive=True)) if is_image(match)]:
-                    return self._outside(files, path.parent)
-            elif path.is_dir():
+            if path.is_dir():
                 if files := walk(path):
                     return self._outside(files, path)
                 raise DataError(f"data.unlabeled: {path}: there is no image in this folder")
-            elif is_image(path) and path.is_file():
-                return self._outside([path], path.parent)
-            elif path.is_file():
-                return self._listed(path)
+            if path.is_file():
+                return self._outside([path], path) if is_image(path) else self._listed(path)
+        for place in self.places:
+            matches = sorted(glob(_expanded(value), root_dir=place, recursive=True))
+            if files := [place / match for match in matches if is_image(match)]:
+                return self._outside(files, place / value)
         raise self._unknown(value, "data.unlabeled", "rest, a split, a folder, a glob or a list file")
 
-    def _outside(self, files: list[Path], folder: Path) -> list[Photo]:
+    def _outside(self, files: list[Path], source: Path) -> list[Photo]:
         """Photos from anywhere; but masks are no photos."""
         files = [path for path in files if not self.layout.is_mask(path)]
         photos = [Photo(_name(path, self.layout.root), ImageFile(path)) for path in files]
         if not photos:
-            raise DataError(f"data.unlabeled: {folder}: these are masks and no photos")
+            raise DataError(f"data.unlabeled: {source}: these are masks and no photos")
         return photos
 
     def _listed(self, path: Path) -> list[Photo]:
@@ -187,7 +186,7 @@ class Opening:
         given = self.config.root
         if not given:
             raise DataError(f"data.root is empty, expected the folder of the data set (layout {self.config.layout})")
-        expanded = os.path.expandvars(os.path.expanduser(given))
+        expanded = _expanded(given)
         for base in self.bases:
             if (base / expanded).is_dir():
                 return base / expanded
@@ -197,8 +196,7 @@ class Opening:
         raise DataError(f"data.root is {given!r}, and {looked} is no folder{hint(Path(expanded).name, there)}")
 
     def _paths(self, value: str) -> list[Path]:
-        expanded = os.path.expandvars(os.path.expanduser(value))
-        return list(dict.fromkeys(place / expanded for place in self.places))
+        return list(dict.fromkeys(place / _expanded(value) for place in self.places))
 
 
 def record(source: str, items: Iterable[Photo]) -> ListRecord:
@@ -225,6 +223,8 @@ def _open_scenes(config: DataConfig) -> Dataset:
         order = np.array([kind.leaves.index(leaf) for leaf in hierarchy.leaves], np.uint8).tobytes()
         train = [Masked(item.name, item.source, Relabelled(item.labels, order)) for item in train]
         val = [Masked(item.name, item.source, Relabelled(item.labels, order)) for item in val]
+    if config.hierarchy is not None:
+        raise DataError("data.hierarchy is given, but scenes have their own; expected null")
     count = config.scenes.labeled
     if not 0 < count <= len(train):
         raise DataError(f"data.scenes.labeled is {count}, expected 1 to {len(train)} (data.scenes.train)")
@@ -252,6 +252,10 @@ def rule(given: str | list[str] | None) -> str:
 def _name(path: Path, root: Path) -> str:
     inside = path.is_relative_to(root)
     return without_suffix((path.relative_to(root) if inside else Path(path.parent.name, path.name)).as_posix())
+
+
+def _expanded(path: str) -> str:
+    return os.path.expandvars(os.path.expanduser(path))
 
 
 def _beside(path: Path) -> str:

@@ -82,24 +82,11 @@ class Layout:
     def name_of(self, path: Path, folder: str) -> str:
         return Entry(path.name).bare
 
-    @cached_property
-    def _bare(self) -> dict[str, str]:
-        """Names by their last part; one that is shared is not there."""
-        bare: dict[str, str] = {}
-        shared: set[str] = set()
-        for name in self.images:
-            last = Entry(name).bare
-            shared.update({last} if last in bare else ())
-            bare[last] = name
-        return {last: name for last, name in bare.items() if last not in shared}
-
     def find(self, entry: Entry) -> str | None:
-        """The name of the image that a list's entry means."""
-        written = without_suffix(entry.image.replace("\\", "/"))
-        for name in (written, *(written.removeprefix(f"{folder}/") for folder in self.image_folders)):
-            if name in self.images:
-                return name
-        return self._bare.get(entry.bare)
+        """The name of the image that a list's entry means: the longest end of its path that is a name."""
+        parts = without_suffix(entry.image.replace("\\", "/")).split("/")
+        ends = ("/".join(parts[i:]) for i in range(len(parts)))
+        return next((name for name in (*ends, entry.bare) if name in self.images), None)
 
     @cached_property
     def list_files(self) -> dict[str, Path]:
