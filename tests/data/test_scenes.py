@@ -122,3 +122,11 @@ def test_siblings_have_one_colour(kind):
 def test_options_that_cannot_be_used(key, value):
     with pytest.raises(OptionError, match=f"scenes.{key} is {value}"):
         scenes(ScenesConfig(**{key: value}))
+
+
+@pytest.mark.parametrize("leaf", THINGS)
+def test_a_coat_changes_no_mean_colour(leaf):
+    u, v = np.meshgrid(*[np.linspace(0, 200, 1501)] * 2)
+    pattern = COATS[leaf](u, v)
+    assert abs(pattern.mean()) < 0.02
+    assert 0.6 < pattern.std() < 0.95

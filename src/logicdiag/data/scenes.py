@@ -137,7 +137,7 @@ def _thing(g: np.random.Generator, leaf: str, others: list[Thing]) -> Thing:
         colour=colorsys.hsv_to_rgb(hue % 1, float(g.uniform(0.5, 0.75)), float(g.uniform(0.55, 0.8))),
         period=float(g.uniform(0.3, 0.4)),
         phase=(float(g.random()), float(g.random())),
-        contrast=float(g.uniform(0.25, 0.45)),
+        contrast=float(g.uniform(0.2, 0.38)),
     )
 
 
@@ -151,20 +151,24 @@ def _paint(thing: Thing, image: Array, mask: NDArray[np.uint8]) -> None:
     here = np.s_[top:bottom, left:right]
     rows, columns = np.mgrid[here]
     p, q = (columns + 0.5 - thing.x * size) / unit, (thing.y * size - rows - 0.5) / unit
-    image[here] *= 1 - 0.3 * np.clip(1.2 - np.sqrt((p / 0.95) ** 2 + ((q + 0.85) / 0.22) ** 2), 0, 1)[:, :, None]
+    frame, labels = image[here], mask[here]
+    frame *= 1 - 0.3 * np.clip(1.2 - np.sqrt((p / 0.95) ** 2 + ((q + 0.85) / 0.22) ** 2), 0, 1)[:, :, None]
     if thing.mirrored:
         p = -p
     cos, sin = np.cos(thing.turn), np.sin(thing.turn)
     u, v = cos * p + sin * q, cos * q - sin * p
     pattern = COATS[thing.leaf](u / thing.period + thing.phase[0], v / thing.period + thing.phase[1])
-    shade = 1 + 0.16 * np.clip(v, -1, 1)
+    shade = (1 + 0.16 * np.clip(v, -1, 1))[:, :, None]
+    coat = shade * (1 + thing.contrast * pattern)[:, :, None] * thing.colour
     number = HIERARCHY.leaves.index(thing.leaf)
     for distance, paint in SHAPES[_kind(thing.leaf)](u, v):
-        colour = np.array(thing.colour if paint == COAT else PAINTS[paint])
-        light = shade * (1 + thing.contrast * pattern) if paint == COAT else shade
-        alpha = np.clip(0.5 - distance * unit, 0, 1)[:, :, None]
-        image[here] += alpha * (colour * light[:, :, None] - image[here])
-        mask[here][distance < 0] = number
+        rows, columns = (np.flatnonzero((distance * unit < 0.5).any(axis)) for axis in (1, 0))
+        if not len(rows):
+            continue  # outside the picture
+        part = np.s_[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
+        alpha = np.clip(0.5 - distance[part] * unit, 0, 1)[:, :, None]
+        frame[part] += alpha * ((coat[part] if paint == COAT else shade[part] * PAINTS[paint]) - frame[part])
+        labels[distance < 0] = number
 
 
 def _kind(leaf: str) -> str:

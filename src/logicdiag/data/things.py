@@ -126,7 +126,7 @@ def cactus(u: Array, v: Array) -> list[Part]:
     return [(union(rod(u, v, 0, -0.95, 0, 0.72, 0.28), left, right), COAT)]
 
 
-# ---- coats: a pattern of mean about 0, in [-1, 1]; u and v count periods ---------------------------------------------
+# ---- coats: a pattern of mean 0, about from -1 to 1; u and v count periods ---------------------------------------
 
 
 def bars(u: Array, v: Array) -> Array:
@@ -146,7 +146,8 @@ def falling(u: Array, v: Array) -> Array:
 
 
 def dots(u: Array, v: Array) -> Array:
-    return _crisp(np.cos(2 * np.pi * u * 0.85) + np.cos(2 * np.pi * v * 0.85) - 0.1)
+    """Dark on light; the coat's mean is that of the others."""
+    return -0.4 - _crisp(np.cos(2 * np.pi * u * 0.85) + np.cos(2 * np.pi * v * 0.85) - 0.6)
 
 
 def checks(u: Array, v: Array) -> Array:
