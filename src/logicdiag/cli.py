@@ -7,25 +7,18 @@ import io
 import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
-
-from . import __version__
+from . import __version__, commands
 from .errors import LogicDiagError
-from .files import OUTPUTS, diagnose_file
-from .logic.diagnosis import STRATEGIES, Diagnoser
+from .logic.diagnosis import STRATEGIES
 from .logic.fuzzy import CONNECTIVES, QUANTIFIERS
-from .logic.hierarchy import Hierarchy
-from .logic.knowledge import KnowledgeBase
+
+DEMO_STEPS = 400
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    args = _parser().parse_args(arguments)
+    args = _parse(arguments)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal without box drawing still shows a tree
     try:
@@ -36,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"logicdiag: {error}\n")
         return 2
     except KeyboardInterrupt:
-        sys.stderr.write("logicdiag: interrupted; nothing was written\n")
+        sys.stderr.write("logicdiag: interrupted\n")
         return 130
     except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing more can be printed there
@@ -46,80 +39,106 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
 
 
-def hierarchy_show(args: argparse.Namespace) -> int:
-    h = Hierarchy.load(args.hierarchy)
-    sys.stdout.write(h.to_yaml() if args.yaml else h.tree() + "\n")
-    return 0
-
-
-def rules_check(args: argparse.Namespace) -> int:
-    """Exit code 0 if the rules can be used, 2 if not; warnings do not change it."""
-    kb = KnowledgeBase(Hierarchy.load(args.hierarchy), args.families, Path(args.file), args.root)
-    findings = kb.lint()
-    for finding in findings:
-        sys.stdout.write(f"{args.file}: {finding}\n")
-    errors = sum(finding.is_error for finding in findings)
-    warnings = sum(finding.kind in ("never_true", "redundant") for finding in findings)
-    sys.stdout.write(f"{len(kb.rules)} rules on {kb.hierarchy.title}: {errors} errors, {warnings} warnings\n")
-    return 2 if errors else 0
-
-
-def diagnose(args: argparse.Namespace) -> int:
-    rules = Path(args.rules) if args.rules else ()
-    kb = KnowledgeBase(Hierarchy.load(args.hierarchy), args.families, rules, args.root)
-    diagnoser = Diagnoser(kb, args.strategy, args.q, args.connectives, args.quantifier, args.budget)
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        tasks: dict[str, Any] = {}
-
-        def show(what: str, done: int, total: int) -> None:
-            if what not in tasks:
-                tasks[what] = progress.add_task(what, total=total)
-            progress.update(tasks[what], completed=done)
-
-        summary = diagnose_file(args.probs, diagnoser, args.out, args.dim, args.seed, show)
-    _print_summary(summary, args.out)
-    return 0
-
-
-def _print_summary(summary: dict[str, Any], out: str) -> None:
-    console = Console(highlight=False)
-    found = f"{summary['conflicts']} in conflict ({summary['conflict_rate']:.2%})"
-    console.print(escape(f"{summary['pixels']} pixels, {found}, all repaired by {summary['strategy']}"))
-    if summary["not_exhaustive"]:
-        console.print(
-            f"{summary['not_exhaustive']} pixels had more minimal diagnoses than the budget; the likeliest were weighed"
-        )
-    _print_counts(console, "broken rule", "pixels", [(k, str(v)) for k, v in summary["broken_rules"].items()])
-    moved = sorted(summary["revisions"].items(), key=lambda item: -sum(item[1].values()))
-    rows = [(name, str(v["to_true"]), str(v["to_false"])) for name, v in moved]
-    _print_counts(console, "revised class", "to true", rows, "to false")
-    console.print(escape(f"written: {', '.join(str(Path(out) / name) for name in OUTPUTS)}"), soft_wrap=True)
-
-
-def _print_counts(console: Console, first: str, second: str, rows: Sequence[tuple[str, ...]], *more: str) -> None:
-    if not rows:
-        return
-    table = Table(first)
-    for column in (second, *more):
-        table.add_column(column, justify="right")
-    for row in rows[:15]:
-        table.add_row(*map(escape, row))
-    console.print(table)
-    if len(rows) > 15:
-        console.print(f"and {len(rows) - 15} more in summary.json")
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Settings to change may stand anywhere, also after options, where argparse would not look for them."""
+    parser = _parser()
+    args, rest = parser.parse_known_args(arguments)
+    takes = hasattr(args, "changes")
+    unknown = [text for text in rest if not takes or "=" not in text or text.startswith("-")]
+    if unknown:
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+    if takes:
+        args.changes = [*args.changes, *rest]
+    return args
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="logicdiag",
-        description="Exact diagnosis and repair of predictions that break the rules of a class hierarchy.",
+        description="Segmentation from few labels, by reasoning about pseudo labels; and the reasoning by itself.",
     )
     parser.add_argument("--version", action="version", version=f"logicdiag {__version__}")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    every = parser.add_subparsers(required=True, metavar="COMMAND")
+    _add_training(every)
+    _add_use(every)
+    _add_reasoning(every)
+    return parser
 
-    rules = commands.add_parser("rules", help="work with rule files").add_subparsers(required=True, metavar="COMMAND")
+
+def _add_training(every: Any) -> None:
+    start = every.add_parser(
+        "train",
+        help="train from a configuration, or go on with a run",
+        description="Trains into a run folder. Ctrl-C saves and says how to go on. Several GPUs: torchrun "
+        "--nproc-per-node=4 -m logicdiag train CONFIG.",
+    )
+    start.add_argument("config", nargs="?", metavar="CONFIG", help="a YAML file")
+    start.add_argument("changes", nargs="*", metavar="KEY=VALUE", help="settings to change, such as optimizer.lr=0.01")
+    start.add_argument("--out", metavar="RUN", help="the run folder; default: runs/ and the configuration's name")
+    start.add_argument("--resume", metavar="RUN", help="go on with an interrupted run, exactly where it was")
+    start.add_argument("--print-config", action="store_true", help="print all settings and stop")
+    start.set_defaults(run=commands.train)
+
+    data = every.add_parser("data", help="work with data sets").add_subparsers(required=True, metavar="COMMAND")
+    check = data.add_parser(
+        "check",
+        help="look for everything that is wrong with the data, before training",
+        description="Reads all images and masks that a configuration names: counts, sizes and classes of each split; "
+        "wrong ids, missing or unreadable files, sizes that do not match. Exit code 2 if training could not start.",
+    )
+    check.add_argument("config", metavar="CONFIG", help="a YAML file")
+    check.add_argument("changes", nargs="*", metavar="KEY=VALUE", help="settings to change")
+    check.set_defaults(run=commands.data_check)
+
+    show = every.add_parser(
+        "demo",
+        help="train supervised, fixmatch and logicdiag on generated scenes and compare them",
+        description="Needs no data, no download and no GPU; a few minutes on two cores.",
+    )
+    show.add_argument("--out", default="runs/demo", metavar="DIR", help="default: runs/demo")
+    show.add_argument("--steps", type=int, default=DEMO_STEPS, metavar="N", help=f"each; default: {DEMO_STEPS}")
+    show.add_argument("--seed", type=int, default=0, metavar="N")
+    show.set_defaults(run=commands.demo)
+
+
+def _add_use(every: Any) -> None:
+    judge = every.add_parser(
+        "evaluate",
+        help="mIoU per level, violations and mistake severity of a run",
+        description="Evaluates the last and the best checkpoint and writes RUN/evaluation-SPLIT.json.",
+    )
+    judge.add_argument("run_folder", metavar="RUN")
+    judge.add_argument("changes", nargs="*", metavar="KEY=VALUE", help="settings to change, such as data.root=...")
+    judge.add_argument("--split", metavar="S", help="a split or a list file; default: the run's data.val")
+    judge.add_argument("--json", action="store_true", help="print JSON instead of tables")
+    _add_inference(judge, "both", "last, best or both; default: both")
+    judge.set_defaults(run=commands.evaluate)
+
+    use = every.add_parser(
+        "predict",
+        help="masks and overlays of images",
+        description="Writes masks/NAME.png, overlays/NAME.jpg and classes.json.",
+    )
+    use.add_argument("run_folder", metavar="RUN")
+    use.add_argument("images", nargs="+", metavar="IMAGES", help="files, folders and globs")
+    use.add_argument("--out", required=True, metavar="DIR")
+    use.add_argument("--no-overlay", action="store_true", help="masks alone")
+    use.add_argument("--probabilities", action="store_true", help="also probabilities/NAME.npz")
+    _add_inference(use, "last", "last or best; default: last")
+    use.set_defaults(run=commands.predict)
+
+
+def _add_inference(parser: argparse.ArgumentParser, checkpoint: str, told: str) -> None:
+    parser.add_argument("--checkpoint", default=checkpoint, metavar="C", help=told)
+    parser.add_argument("--mode", metavar="M", help="whole, short_side or slide; default: as the run")
+    parser.add_argument("--size", type=int, metavar="N", help="of the short side or the window")
+    parser.add_argument("--stride", type=int, metavar="N", help="of the window; default: two thirds of it")
+    parser.add_argument("--device", metavar="D", help="cpu, cuda, ...; default: a GPU if there is one")
+    parser.add_argument("--precision", metavar="P", help="fp32, bf16 or fp16; default: as the run on a GPU, else fp32")
+
+
+def _add_reasoning(every: Any) -> None:
+    rules = every.add_parser("rules", help="work with rule files").add_subparsers(required=True, metavar="COMMAND")
     check = rules.add_parser(
         "check",
         help="lint a knowledge base",
@@ -128,17 +147,15 @@ def _parser() -> argparse.ArgumentParser:
     )
     check.add_argument("file", metavar="FILE", help="a rule file")
     _add_knowledge(check)
-    check.set_defaults(run=rules_check)
+    check.set_defaults(run=commands.rules_check)
 
-    trees = commands.add_parser("hierarchy", help="work with hierarchies").add_subparsers(
-        required=True, metavar="COMMAND"
-    )
+    trees = every.add_parser("hierarchy", help="work with hierarchies").add_subparsers(required=True, metavar="COMMAND")
     show = trees.add_parser("show", help="draw a hierarchy as a text tree")
     show.add_argument("hierarchy", metavar="H", help="a built-in name or a YAML file")
     show.add_argument("--yaml", action="store_true", help="as YAML instead")
-    show.set_defaults(run=hierarchy_show)
+    show.set_defaults(run=commands.hierarchy_show)
 
-    repair = commands.add_parser(
+    repair = every.add_parser(
         "diagnose",
         help="diagnose and repair an array of probabilities",
         description="Reads a .npy array of shape (N, n), (n, H, W) or (B, n, H, W) in chunks and writes revised.npy, "
@@ -163,8 +180,7 @@ def _parser() -> argparse.ArgumentParser:
         "--budget", type=int, default=1024, metavar="N", help="diagnoses listed per pixel where they must be"
     )
     repair.add_argument("--out", required=True, metavar="DIR")
-    repair.set_defaults(run=diagnose)
-    return parser
+    repair.set_defaults(run=commands.diagnose)
 
 
 def _add_knowledge(parser: argparse.ArgumentParser) -> None:

@@ -251,6 +251,8 @@ def written_whole(paths: Sequence[Path]) -> Iterator[list[Path]]:
             temporary.append(Path(name))
         yield temporary
         for part, path in zip(temporary, paths, strict=True):
+            with open(part, "rb") as file:
+                os.fsync(file.fileno())  # a machine that goes down now has the old file or the new one, whole
             part.chmod(0o666 & ~_umask())
             part.replace(path)
     finally:

@@ -87,6 +87,7 @@ def evaluate_model(
         violations=Broken(violations.share(), violations.by_rule()) if violations else None,
         images=len(items),
         pixels=confusion.pixels,
+        confusion=confusion.counts.cpu(),
     )
 
 

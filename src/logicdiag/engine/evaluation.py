@@ -10,6 +10,7 @@ from typing import Any
 from rich.console import Group
 from rich.markup import escape
 from rich.table import Table
+from torch import Tensor
 
 from ..data.dataset import ListRecord
 from ..logic.hierarchy import Hierarchy
@@ -46,6 +47,8 @@ class Evaluation:
     images: int
     pixels: int
     """Those that are not ignored; the others count nowhere."""
+    confusion: Tensor = field(repr=False)
+    """Truth x prediction among the leaves."""
     checkpoint: str | None = None
     split: str | None = None
     list: ListRecord | None = None

@@ -32,7 +32,7 @@ class Step:
     labeled: Views
     unlabeled: Views | None
     labeled_pixels: Tensor
-    """What the loss is divided by: labelled pixels of the whole step, all micro-batches, over the number of processes."""
+    """Of the whole step, over all micro-batches and processes: what the loss is divided by."""
     unlabeled_pixels: Tensor
     """Likewise the unlabelled ones, padding left out."""
 
@@ -105,10 +105,13 @@ class Method:
 
     def weight(self, step: Step) -> float:
         """Lambda, on its way up the ramp."""
+        return self.weight_at(step.progress)
+
+    def weight_at(self, progress: float) -> float:
         start, stop = self.config.ramp
-        if step.progress >= stop:
+        if progress >= stop:
             return self.config.weight
-        return self.config.weight * max(0.0, (step.progress - start) / (stop - start))
+        return self.config.weight * max(0.0, (progress - start) / (stop - start))
 
     def predict(self, image: Tensor) -> Tensor:
         """The student's logits, to be learned from."""

@@ -24,13 +24,16 @@ PSI = {
 
 def build_knowledge(config: PsiConfig, hierarchy: Hierarchy, base: Path | None = None) -> KnowledgeBase:
     """The rules of a configuration; a rule file is sought in `base` first, the folder of the configuration."""
-    rules: Path | list[str] = []
-    if isinstance(config.rules, str):
-        beside = Path(base or ".") / config.rules
-        rules = beside if beside.exists() else Path(config.rules)
-    elif config.rules is not None:
-        rules = config.rules
+    rules = rules_file(config, base) or (config.rules if isinstance(config.rules, list) else [])
     return KnowledgeBase(hierarchy, config.families, rules, config.root)
+
+
+def rules_file(config: PsiConfig, base: Path | None = None) -> Path | None:
+    """Where the rules stand, if they stand in a file."""
+    if not isinstance(config.rules, str):
+        return None
+    beside = Path(base or ".") / config.rules
+    return beside if beside.exists() else Path(config.rules)
 
 
 def build_psi(

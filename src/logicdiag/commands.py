@@ -1,0 +1,197 @@
+"""What each command does: read arguments, call one function of the library, print what it says."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from .errors import ConfigError
+from .files import OUTPUTS, diagnose_file
+from .files import Progress as Told
+from .logic.diagnosis import Diagnoser
+from .logic.hierarchy import Hierarchy
+from .logic.knowledge import KnowledgeBase
+
+
+def hierarchy_show(args: argparse.Namespace) -> int:
+    h = Hierarchy.load(args.hierarchy)
+    sys.stdout.write(h.to_yaml() if args.yaml else h.tree() + "\n")
+    return 0
+
+
+def rules_check(args: argparse.Namespace) -> int:
+    """Exit code 0 if the rules can be used, 2 if not; warnings do not change it."""
+    kb = KnowledgeBase(Hierarchy.load(args.hierarchy), args.families, Path(args.file), args.root)
+    findings = kb.lint()
+    for finding in findings:
+        sys.stdout.write(f"{args.file}: {finding}\n")
+    errors = sum(finding.is_error for finding in findings)
+    warnings = sum(finding.kind in ("never_true", "redundant") for finding in findings)
+    sys.stdout.write(f"{len(kb.rules)} rules on {kb.hierarchy.title}: {errors} errors, {warnings} warnings\n")
+    return 2 if errors else 0
+
+
+def diagnose(args: argparse.Namespace) -> int:
+    rules = Path(args.rules) if args.rules else ()
+    kb = KnowledgeBase(Hierarchy.load(args.hierarchy), args.families, rules, args.root)
+    diagnoser = Diagnoser(kb, args.strategy, args.q, args.connectives, args.quantifier, args.budget)
+    with _progress() as show:
+        summary = diagnose_file(args.probs, diagnoser, args.out, args.dim, args.seed, show)
+    _print_summary(summary, args.out)
+    return 0
+
+
+def _print_summary(summary: dict[str, Any], out: str) -> None:
+    console = Console(highlight=False)
+    found = f"{summary['conflicts']} in conflict ({summary['conflict_rate']:.2%})"
+    console.print(escape(f"{summary['pixels']} pixels, {found}, all repaired by {summary['strategy']}"))
+    if summary["not_exhaustive"]:
+        console.print(
+            f"{summary['not_exhaustive']} pixels had more minimal diagnoses than the budget; the likeliest were weighed"
+        )
+    _print_counts(console, "broken rule", "pixels", [(k, str(v)) for k, v in summary["broken_rules"].items()])
+    moved = sorted(summary["revisions"].items(), key=lambda item: -sum(item[1].values()))
+    rows = [(name, str(v["to_true"]), str(v["to_false"])) for name, v in moved]
+    _print_counts(console, "revised class", "to true", rows, "to false")
+    console.print(escape(f"written: {', '.join(str(Path(out) / name) for name in OUTPUTS)}"), soft_wrap=True)
+
+
+def _print_counts(console: Console, first: str, second: str, rows: Sequence[tuple[str, ...]], *more: str) -> None:
+    if not rows:
+        return
+    table = Table(first)
+    for column in (second, *more):
+        table.add_column(column, justify="right")
+    for row in rows[:15]:
+        table.add_row(*map(escape, row))
+    console.print(table)
+    if len(rows) > 15:
+        console.print(f"and {len(rows) - 15} more in summary.json")
+
+
+def train(args: argparse.Namespace) -> int:
+    from .engine.load import dump_config, load_config
+    from .engine.train import Interrupted, resume
+    from .engine.train import train as train_run
+
+    if args.resume:
+        if args.config or args.changes or args.out:
+            raise ConfigError("--resume goes on with a run as it was; it takes no configuration, changes or --out")
+        start = lambda: resume(args.resume)  # noqa: E731
+    else:
+        if not args.config:
+            raise ConfigError("a configuration is missing: logicdiag train CONFIG.yaml, or --resume RUN")
+        config = load_config(args.config, args.changes)
+        if args.print_config:
+            sys.stdout.write(dump_config(config))
+            return 0
+        out = Path(args.out or Path("runs") / Path(args.config).stem)
+        start = lambda: train_run(config, out, Path(args.config).parent)  # noqa: E731
+    try:
+        run = start()
+    except Interrupted as stopped:
+        sys.stderr.write(f"logicdiag: {stopped}\n")
+        return 130
+    sys.stdout.write(f"done: {run.path}; next: logicdiag evaluate {run.path}\n")
+    return 0
+
+
+def evaluate(args: argparse.Namespace) -> int:
+    from .engine.evaluate import evaluate_run, evaluation_name
+    from .engine.evaluation import render
+
+    with _progress() as show:
+        found = evaluate_run(
+            args.run_folder,
+            args.split,
+            args.checkpoint,
+            _inference(args),
+            args.device,
+            args.precision,
+            show,
+            tuple(args.changes),
+        )
+    written = Path(args.run_folder) / evaluation_name(args.split or "val")
+    if args.json:
+        sys.stdout.write(json.dumps({k: v.to_dict() for k, v in found.items()}, ensure_ascii=False, indent=2) + "\n")
+        return 0
+    console = Console(highlight=False)
+    console.print(render(list(found.values())))
+    console.print(escape(f"written: {written}"), soft_wrap=True)
+    return 0
+
+
+def predict(args: argparse.Namespace) -> int:
+    from .engine.predict import predict_run
+
+    with _progress() as show:
+        done = predict_run(
+            args.run_folder,
+            args.images,
+            args.out,
+            args.checkpoint,
+            not args.no_overlay,
+            args.probabilities,
+            _inference(args),
+            args.device,
+            args.precision,
+            show,
+        )
+    sys.stdout.write(f"{len(done)} image{'s' * (len(done) != 1)} predicted into {args.out}\n")
+    return 0
+
+
+def data_check(args: argparse.Namespace) -> int:
+    """Exit code 0 if training could start, 2 if not; warnings do not change it."""
+    from .data.check import check
+    from .engine.load import load_config
+
+    config = load_config(args.config, args.changes)
+    with _progress() as show:
+        report = check(config.data, Path(args.config).parent, show)
+    Console(highlight=False).print(report.render())
+    return 0 if report.ok else 2
+
+
+def demo(args: argparse.Namespace) -> int:
+    from .engine.demo import run_demo
+
+    run_demo(Path(args.out), args.steps, args.seed, Console(highlight=False))
+    return 0
+
+
+def _inference(args: argparse.Namespace) -> Any:
+    """How images are predicted, where the command says so; None: as the run does."""
+    from .engine.inference import InferenceConfig
+
+    if args.mode is None:
+        if args.size is not None or args.stride is not None:
+            raise ConfigError("--size and --stride belong to --mode short_side or --mode slide")
+        return None
+    return InferenceConfig(args.mode, args.size, args.stride)
+
+
+@contextmanager
+def _progress() -> Iterator[Told]:
+    """A bar for each kind of work, on a terminal alone."""
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        tasks: dict[str, Any] = {}
+
+        def show(what: str, done: int, total: int) -> None:
+            if what not in tasks:
+                tasks[what] = progress.add_task(what, total=total)
+            progress.update(tasks[what], completed=done, total=total)
+
+        yield show

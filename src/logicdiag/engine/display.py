@@ -1,0 +1,82 @@
+"""What a person sees while training runs: a bar on a terminal, a line now and then elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+QUIET = 30.0
+"""Seconds between two lines where there is no terminal."""
+
+
+class Display:
+    """Silent in all processes but the first."""
+
+    def __init__(self, steps: int, start: int, speaks: bool, console: Console | None = None) -> None:
+        self.console = console or Console(stderr=True)
+        self.steps, self.speaks = steps, speaks
+        self.bar = Progress(
+            TextColumn("step"),
+            BarColumn(bar_width=20),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[told]}"),
+            console=self.console,
+            disable=not (speaks and self.console.is_terminal),
+            refresh_per_second=4,
+        )
+        self.task = self.bar.add_task("train", total=steps, completed=start, told="")
+        self.begun, self.first, self.said = time.monotonic(), start, 0.0
+
+    def __enter__(self) -> Display:
+        self.bar.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.bar.stop()
+
+    def step(self, done: int) -> None:
+        self.bar.update(self.task, completed=done)
+
+    def metrics(self, done: int, line: Mapping[str, float]) -> None:
+        rate = (done - self.first) / max(time.monotonic() - self.begun, 1e-9)
+        told = f"{rate:.1f}/s  " + "  ".join(_short(name, line[name]) for name in SHOWN if name in line)
+        self.bar.update(self.task, told=told)
+        if not self.console.is_terminal and (time.monotonic() - self.said > QUIET or done == self.steps):
+            self.said = time.monotonic()
+            left = (self.steps - done) / max(rate, 1e-9)
+            self.say(f"step {done}/{self.steps}  {told}  {left:.0f} s left")
+
+    def say(self, text: str) -> None:
+        """A line above the bar."""
+        if self.speaks:
+            self.bar.console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def warn(self, text: str) -> None:
+        self.say(f"warning: {text}")
+
+
+SHOWN = {
+    "loss": "loss {:.3f}",
+    "loss/labeled": "labelled {:.3f}",
+    "loss/unlabeled": "unlabelled {:.3f}",
+    "conflict": "conflict {:.1%}",
+    "counted": "counted {:.1%}",
+}
+
+
+def _short(name: str, value: float) -> str:
+    return SHOWN[name].format(value)

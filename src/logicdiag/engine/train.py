@@ -1,0 +1,352 @@
+"""Training: from a configuration to a run folder, interruptible at every step and resumed exactly where it was."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..data.dataset import Dataset
+from ..data.loader import Loader, Views
+from ..data.open import open_dataset
+from ..errors import ConfigError, choose
+from ..methods.build import METHODS, build_method
+from ..methods.loss import Loss
+from ..methods.method import Losses, Setting, Step
+from ..models.norm import share_batch_norm
+from ..models.segmenter import build_model
+from ..pseudo.build import build_knowledge, build_psi
+from ..pseudo.target import Psi
+from ..pseudo.threshold import Threshold
+from .config import Config
+from .display import Display
+from .distributed import World, world
+from .evaluate import evaluate_model
+from .evaluation import Evaluation
+from .inference import PRECISIONS, autocast
+from .optimizer import Optimizer
+from .record import Record
+from .run import Run, create_run, cut_metrics, load_checkpoint, open_run, save_checkpoint
+from .watch import Watch
+
+CHECK = 10
+"""Several processes ask each other this often whether one was told to stop."""
+SETTLED = 0.25
+"""Share of a run after which a network that knows a single class is a failure, and not a beginner."""
+
+
+class Interrupted(Exception):
+    """Training was stopped by the user; everything is saved."""
+
+    def __init__(self, run: Path, step: int, steps: int) -> None:
+        super().__init__(f"stopped at step {step} of {steps}; go on with: logicdiag train --resume {run}")
+
+
+def train(config: Config, out: str | Path, base: str | Path | None = None) -> Run:
+    """Train into a new run folder. Relative paths of the configuration start at `base`, its own folder."""
+    base = Path(base or ".")
+    with world(config.train.device) as here:
+        dataset = open_dataset(config.data, base)
+        trainer = Trainer(config, dataset, here, Path(out), base)
+        if here.is_first:
+            create_run(Path(out), config, base, dataset, trainer.facts())
+        here.wait()
+        trainer.run()
+    return open_run(out)
+
+
+def resume(path: str | Path) -> Run:
+    """Go on with a run that was interrupted, to its end; its weights come out as if it had never stopped."""
+    run = open_run(path)
+    with world(run.config.train.device) as here:
+        trainer = Trainer(run.config, run.dataset(), here, run.path, run.base, run.knowledge)
+        trainer.load(load_checkpoint(run.path, here.device))
+        if here.is_first:
+            cut_metrics(run.path, trainer.done)
+        here.wait()
+        trainer.run()
+    return run
+
+
+class Trainer:
+    """Everything that a run is at one moment."""
+
+    def __init__(
+        self, config: Config, dataset: Dataset, here: World, path: Path, base: Path, knowledge: Any = None
+    ) -> None:
+        check(config, dataset)
+        self.config, self.dataset, self.here, self.path = config, dataset, here, path
+        t = config.train
+        torch.manual_seed(t.seed)  # initial weights; everything later is keyed by seed, step and place
+        self.knowledge = knowledge or build_knowledge(config.psi, dataset.hierarchy, base)
+        model = build_model(config.model, dataset.hierarchy, base)
+        if here.size > 1:
+            model = share_batch_norm(model)
+        self.model = model.to(here.device).train()
+        here.same(self.model)
+        self.method = build_method(
+            Setting(
+                self.model,
+                self._psi(),
+                Loss(config.loss, dataset.hierarchy, config.model.head, t.seed),
+                config.method,
+                config.data.views,
+                t.seed,
+                lambda: autocast(here.device, t.precision),
+            )
+        )
+        self.optimizer = Optimizer(self.model, config.optimizer, t.steps, t.precision, here.device.type)
+        self.record = Record()
+        self.done = 0
+        self.best: dict[str, float] | None = None
+        self.val_every = t.val_every or max(1, t.steps // 10)
+        self.save_every = t.save_every or self.val_every
+
+    def _psi(self) -> Psi:
+        c = self.config
+        if not METHODS[c.method.name].needs_unlabeled:
+            return Threshold(self.dataset.hierarchy, 1.0, c.model.head)  # never asked
+        return build_psi(c.psi, self.knowledge, c.model.head, c.train.seed, self.here.add)
+
+    def facts(self) -> dict[str, Any]:
+        """For the run's record."""
+        where = torch.cuda.get_device_name(self.here.device) if self.here.device.type == "cuda" else "cpu"
+        return {
+            "device": where,
+            "processes": self.here.size,
+            "parameters": sum(p.numel() for p in self.model.parameters()),
+            "images": {
+                "labeled": len(self.dataset.labeled),
+                "unlabeled": len(self.dataset.unlabeled),
+                "val": len(self.dataset.val),
+            },
+        }
+
+    # ---- the loop ------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        t = self.config.train
+        with ExitStack() as stack:
+            display = stack.enter_context(Display(t.steps, self.done, self.here.is_first))
+            log = stack.enter_context(_log(self.path, self.done, self.here.is_first))
+            stopped = stack.enter_context(_stop_signals())
+            batches = self._batches(stack)
+            watch = Watch(display.warn)
+            while self.done < t.steps:
+                self._step(next(batches))
+                self.done += 1
+                display.step(self.done)
+                if self.done % t.log_every == 0 or self.done == t.steps:
+                    line = self._line()
+                    log({"step": self.done, **line})
+                    display.metrics(self.done, line)
+                    watch.metrics(self.done, line, self.method.weight_at((self.done - 1) / t.steps))
+                improved = False
+                if self.dataset.val and (self.done % self.val_every == 0 or self.done == t.steps):
+                    improved = self._validate(log, display, watch)
+                asked = stopped() if self.here.size == 1 else self.done % CHECK == 0 and self.here.any(stopped())
+                if improved or asked or self.done % self.save_every == 0 or self.done == t.steps:
+                    self._save(improved)
+                if asked and self.done < t.steps:
+                    raise Interrupted(self.path, self.done, t.steps)
+
+    def _batches(self, stack: ExitStack) -> Iterator[list[tuple[Views, Views | None]]]:
+        """The micro-batches of each step, from where the run stands."""
+        t, d = self.config.train, self.config.data
+
+        def loader(stream: str, items: Any, batch: int) -> Loader:
+            return stack.enter_context(
+                Loader(
+                    items,
+                    batch=batch,
+                    crop=d.crop,
+                    scale=d.scale,
+                    flip=d.flip,
+                    seed=t.seed,
+                    stream=stream,
+                    device=self.here.device,
+                    workers=d.workers,
+                    start=self.done,
+                    part=self.here.rank,
+                    parts=self.here.size,
+                    accumulate=t.accumulate,
+                )
+            )
+
+        labeled = loader("labeled", self.dataset.labeled, t.labeled_batch)
+        unlabeled: Iterator[Views] | None = None
+        if self.method.needs_unlabeled:
+            unlabeled = loader("unlabeled", self.dataset.unlabeled, t.unlabeled_batch)
+        while True:
+            yield [(next(labeled), None if unlabeled is None else next(unlabeled)) for _ in range(t.accumulate)]
+
+    def _step(self, batches: list[tuple[Views, Views | None]]) -> None:
+        """One optimiser step over its micro-batches."""
+        index = self.done
+        labeled, unlabeled = self._pixels(batches)
+        for one, other in batches:
+            losses = self.method.losses(Step(index, index / self.config.train.steps, one, other, labeled, unlabeled))
+            self.optimizer.backward(losses.total)
+            self._remember(losses)
+        self.here.add_gradients(self.optimizer.parameters)
+        self.optimizer.step(index)
+        self.method.follow(index)
+        self.record.steps += 1
+
+    def _pixels(self, batches: list[tuple[Views, Views | None]]) -> tuple[Tensor, Tensor]:
+        """Pixels of the whole step that the two losses are means over."""
+        counts = torch.zeros(2, dtype=torch.float64, device=self.here.device)
+        for labeled, unlabeled in batches:
+            assert labeled.leaf is not None
+            counts[0] += (labeled.leaf >= 0).sum()
+            if unlabeled is not None:
+                counts[1] += unlabeled.valid.sum()
+        counts = self.here.add(counts).clamp(min=1).float()
+        return counts[0], counts[1]
+
+    def _remember(self, losses: Losses) -> None:
+        self.record.add("loss", losses.total.detach())
+        for name, part in losses.parts.items():
+            self.record.add(f"loss/{name}", part.detach())
+        for name, (part, whole) in losses.statistics.items():
+            self.record.add_share(name, part, whole)
+
+    def _line(self) -> dict[str, float]:
+        line = self.record.line(self.here)
+        line["lr"] = self.optimizer.rate(self.done - 1)
+        return line
+
+    # ---- now and then --------------------------------------------------------------------------
+
+    def _validate(self, log: Callable[[dict[str, Any]], None], display: Display, watch: Watch) -> bool:
+        """Evaluate on `data.val`; whether it is the best so far."""
+        found = evaluate_model(
+            self.method.evaluated,
+            self.dataset.val,
+            self.dataset.hierarchy,
+            self.knowledge,
+            self.config.inference,
+            self.here.device,
+            self.config.train.precision,
+            rank=self.here.rank,
+            world=self.here.size,
+            workers=self.config.data.workers,
+        )
+        log({"step": self.done, **_val_line(found)})
+        display.say(f"step {self.done}: {_val_text(found)}")
+        if self.done > SETTLED * self.config.train.steps:
+            watch.predictions(self.done, found.confusion, self.dataset.hierarchy.leaves)
+        if self.best is None or found.miou > self.best["miou"]:
+            self.best = {"miou": found.miou, "step": self.done}
+            return True
+        return False
+
+    def _save(self, improved: bool) -> None:
+        if self.here.is_first:
+            save_checkpoint(self.path, self.state(), self.method.evaluated, improved)
+        self.here.wait()
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "done": self.done,
+            "best": self.best,
+            "model": self.model.state_dict(),
+            "method": self.method.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "record": self.record.state_dict(),
+        }
+
+    def load(self, state: dict[str, Any]) -> None:
+        self.done, self.best = int(state["done"]), state["best"]
+        self.model.load_state_dict(state["model"])
+        self.method.load_state_dict(state["method"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.record.load_state_dict(state["record"], self.here)
+
+
+def check(config: Config, dataset: Dataset) -> None:
+    """Refuse what makes no sense, before anything is written."""
+    t = config.train
+    choose("method.name", config.method.name, METHODS)
+    choose("train.precision", t.precision, PRECISIONS)
+    for key in ("steps", "labeled_batch", "unlabeled_batch", "accumulate", "log_every"):
+        if getattr(t, key) < 1:
+            raise ConfigError(f"train.{key} is {getattr(t, key)}, expected a whole number of at least 1")
+    for key in ("val_every", "save_every"):
+        if (value := getattr(t, key)) is not None and value < 1:
+            raise ConfigError(f"train.{key} is {value}, expected a whole number of at least 1, or null")
+    if t.seed < 0:
+        raise ConfigError(f"train.seed is {t.seed}, expected 0 or more")
+    if config.method.weight < 0:
+        raise ConfigError(f"method.weight is {config.method.weight}, expected 0 or more")
+    if not dataset.labeled:
+        raise ConfigError(f"data.labeled is {config.data.labeled!r}, which names no image; training needs some masks")
+    if METHODS[config.method.name].needs_unlabeled and not dataset.unlabeled:
+        raise ConfigError(
+            f"method.name is {config.method.name}, which learns from unlabelled images, but data.unlabeled "
+            f"({config.data.unlabeled!r}) names none; add some, or set method.name to supervised"
+        )
+
+
+def _val_line(found: Evaluation) -> dict[str, float]:
+    line = {f"val/miou_level{level.level}": level.miou for level in found.levels}
+    line |= {"val/miou": found.miou, "val/accuracy": found.accuracy, "val/severity": found.severity.mean}
+    return line | ({} if found.violations is None else {"val/violations": found.violations.share})
+
+
+def _val_text(found: Evaluation) -> str:
+    levels = "  ".join(f"level {level.level}: {100 * level.miou:.2f}" for level in found.levels)
+    broken = "" if found.violations is None else f"  violations {found.violations.share:.1%}"
+    return f"validation mIoU {100 * found.miou:.2f}  ({levels}){broken}"
+
+
+@contextmanager
+def _log(path: Path, start: int, first: bool) -> Iterator[Callable[[dict[str, Any]], None]]:
+    """Writes to metrics.jsonl and TensorBoard, in the first process alone."""
+    if not first:
+        yield lambda line: None
+        return
+    from torch.utils.tensorboard import SummaryWriter
+
+    with (
+        open(path / "metrics.jsonl", "a", encoding="utf-8") as file,
+        SummaryWriter(path / "tensorboard", purge_step=start) as board,
+    ):
+
+        def log(line: dict[str, Any]) -> None:
+            file.write(json.dumps(line) + "\n")
+            file.flush()
+            for name, value in line.items():
+                if name != "step":
+                    board.add_scalar(name, value, line["step"])
+
+        yield log
+
+
+@contextmanager
+def _stop_signals() -> Iterator[Callable[[], bool]]:
+    """The first Ctrl-C (or SIGTERM) asks for a stop after the step; a second one stops at once."""
+    asked: list[int] = []
+
+    def ask(number: int, _: object) -> None:
+        if asked:
+            raise KeyboardInterrupt
+        asked.append(number)
+
+    before = {}
+    for number in (signal.SIGINT, signal.SIGTERM):
+        try:
+            before[number] = signal.signal(number, ask)
+        except ValueError:  # not in the main thread
+            break
+    try:
+        yield lambda: bool(asked)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
