@@ -233,6 +233,20 @@ class TestCoco:
         assert named(data, data.labeled[2]) == [["background"] * 3] * 2
         assert data.hierarchy == Hierarchy.load("coco")
 
+    @pytest.mark.parametrize(
+        ("polygon", "rows"),
+        [
+            ([2, 1, 5, 1, 5, 3, 2, 3], ["......", "..###.", "..###.", "......"]),
+            ([-9, -9, 99, -9, 99, 1.6, -9, 1.6], ["######", "######", "......", "......"]),
+            ([0, 0, 4.5, 0, 0, 4.5], ["####..", "###...", "##....", "#....."]),
+            ([7, 0, 9, 0, 9, 4], ["......"] * 4),
+        ],
+    )
+    def test_polygons_cover_centres_of_pixels(self, tmp_path: Path, polygon: list[float], rows: list[str]) -> None:
+        thing = {"category_id": 1, "area": 1, "segmentation": [polygon, [1, 1], [0, 0, 1, 1]]}
+        mask = opened("coco", archives.coco(tmp_path, {1: [thing]})).labeled[0].mask()
+        assert ["".join(".#"[i] for i in row) for row in mask.tolist()] == rows
+
     def test_annotations_of_others_are_let_go(self, tmp_path: Path) -> None:
         wrong = {"category_id": 1, "area": 1, "segmentation": {"counts": [1], "size": [4, 6]}}
         root = archives.coco(tmp_path, {1: [], 2: [wrong], 3: [{"unreadable": True}]})

@@ -21,6 +21,7 @@ from .rle import decode
 
 SPLITS = ("train2017", "val2017", "test2017", "unlabeled2017")
 BACKGROUND = "background"
+FINER = 5
 
 
 class Coco(Layout):
@@ -104,20 +105,38 @@ class CocoMask:
     things: tuple[Thing, ...]
 
     def ids(self) -> NDArray[np.uint8]:
-        canvas = Image.new("L", (self.width, self.height), 0)
+        canvas = np.zeros((self.height, self.width), np.uint8)
         for thing in sorted(self.things, key=lambda t: (not t.crowd, -t.area)):
             if thing.runs is not None:
                 try:
-                    region = decode(thing.runs, self.height, self.width)
+                    canvas[decode(thing.runs, self.height, self.width)] = thing.index
                 except ValueError as error:
                     raise DataError(f"{self.path}: an annotation of {self.name!r} cannot be read: {error}") from None
-                canvas.paste(thing.index, mask=Image.fromarray(region.astype(np.uint8) * 255))
             for polygon in thing.polygons:
-                ImageDraw.Draw(canvas).polygon(polygon.tolist(), fill=thing.index)
-        return np.array(canvas)
+                fill(canvas, polygon, thing.index)
+        return canvas
 
     def size(self) -> tuple[int, int]:
         return self.height, self.width
+
+
+def fill(canvas: NDArray[np.uint8], polygon: NDArray[np.float32], index: int) -> None:
+    """Give the pixels inside a polygon (x, y, x, y, ...) an index.
+
+    Drawn `FINER` times as large and sampled at the centres of pixels: drawn as it is, Pillow's outline would make small
+    objects a quarter larger than COCO's own code does.
+    """
+    points = polygon.reshape(-1, 2)
+    limit = canvas.shape[::-1]
+    low = np.floor(points.min(0)).clip(0, limit).astype(int)
+    high = np.ceil(points.max(0)).clip(0, limit).astype(int)
+    if (high <= low).any():
+        return
+    width, height = (high - low).tolist()
+    large = Image.new("1", (width * FINER, height * FINER))
+    ImageDraw.Draw(large).polygon(((points - low) * FINER - 0.5).ravel().tolist(), fill=1)
+    inside = np.array(large)[FINER // 2 :: FINER, FINER // 2 :: FINER]
+    canvas[low[1] : high[1], low[0] : high[0]][inside] = index
 
 
 def _read(path: Path, names: set[str], classes: list[str]) -> dict[str, CocoMask]:
@@ -157,5 +176,7 @@ def _thing(annotation: dict[str, Any], index: dict[Any, int]) -> Thing:
     crowd, area = bool(annotation.get("iscrowd", 0)), float(annotation.get("area", 0))
     if isinstance(shape, dict):
         return Thing(index[annotation["category_id"]], crowd, area, (), shape["counts"])
-    polygons = tuple(np.asarray(polygon, np.float32) for polygon in shape if len(polygon) >= 6)
+    polygons = tuple(
+        np.asarray(polygon, np.float32) for polygon in shape if len(polygon) >= 6 and len(polygon) % 2 == 0
+    )
     return Thing(index[annotation["category_id"]], crowd, area, polygons)
