@@ -73,11 +73,10 @@ class Loss:
                 chosen.append(order[:count])
                 continue
             unsure = int(UNCERTAIN * count)
-            offered, rest = order[: OVERSAMPLED * count], order[OVERSAMPLED * count :]
-            sureness = certainty(view.flatten(1)[:, offered], self.head)
-            by_sureness = offered[sureness.argsort()]
-            random = torch.cat([rest, by_sureness[unsure:]])[: count - unsure]
-            chosen.append(torch.cat([by_sureness[:unsure], random]))
+            offered = order[: OVERSAMPLED * count]
+            least_sure = offered[certainty(view.flatten(1)[:, offered], self.head).argsort()[:unsure]]
+            left = order[~torch.isin(order, least_sure)]
+            chosen.append(torch.cat([least_sure, left[pixels - count :]]))  # of the order's end, which nobody weighed
         return torch.stack(chosen)
 
 

@@ -1,0 +1,192 @@
+"""Losses of both heads against torch's own, written out in full; and points that stand for all pixels."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import logicdiag as ld
+from logicdiag.errors import ConfigError, OptionError
+from logicdiag.methods.config import LossConfig
+from logicdiag.methods.loss import Loss, certainty, path_bce, path_table
+from logicdiag.pseudo.target import Target
+
+RAGGED = {"animal": {"bird": ["owl", "wren"], "cat": None}, "sky": None, "vehicle": {"car": {"taxi": {"cab": None}}}}
+TREES = [ld.Hierarchy.from_dict(RAGGED), ld.Hierarchy.from_dict(["a", "b", "c"]), ld.Hierarchy.load("voc2012")]
+H = TREES[0]
+SLOTS = (0, 1)
+
+
+def random(h=H, size=(2, 6, 7), channels=None, seed=0):
+    g = torch.Generator().manual_seed(seed)
+    logits = 4 * torch.randn(size[0], channels or len(h), *size[1:], generator=g)
+    leaf = torch.randint(len(h.leaves), size, generator=g)
+    weight = torch.rand(size, generator=g) * (torch.rand(size, generator=g) > 0.3)
+    return logits, Target(weight, leaf)
+
+
+def paths(h, leaf):
+    """The target of every node, written out: true on the path to the leaf."""
+    out = torch.zeros(leaf.shape[0], len(h), *leaf.shape[1:])
+    for index, name in enumerate(h.leaves):
+        for node in h.path(name):
+            out[:, h.index(node)][leaf == index] = 1
+    return out
+
+
+@pytest.mark.parametrize("h", TREES, ids=["ragged", "no superclass", "voc2012"])
+def test_path_bce_is_the_binary_cross_entropy_of_all_nodes(h):
+    logits, target = random(h)
+    mine, theirs = logits.clone().requires_grad_(), logits.clone().requires_grad_()
+    loss = path_bce(mine, target.leaf, path_table(h))
+    full = F.binary_cross_entropy_with_logits(theirs, paths(h, target.leaf), reduction="none").sum(1)
+    torch.testing.assert_close(loss, full)
+    for one, other in ((mine, loss), (theirs, full)):
+        (other * target.weight).sum().backward()
+        assert one.grad is not None
+    torch.testing.assert_close(mine.grad, theirs.grad)
+
+
+def test_path_bce_of_sure_predictions():
+    h = ld.Hierarchy.from_dict({"animal": ["bird", "cat"], "sky": None})
+    logits = torch.tensor([40.0, -40, 40, -40])[None, :, None]
+    right, wrong = torch.tensor([[1]]), torch.tensor([[0]])
+    torch.testing.assert_close(path_bce(logits, right, path_table(h)), torch.zeros(1, 1))
+    torch.testing.assert_close(path_bce(logits, wrong, path_table(h)), torch.full((1, 1), 80.0))
+
+
+@pytest.mark.parametrize(("nodes", "by"), [("sum", 1), ("mean", len(H))])
+def test_loss_is_a_sum_over_weighted_pixels(nodes, by):
+    logits, target = random()
+    full = F.binary_cross_entropy_with_logits(logits, paths(H, target.leaf), reduction="none").sum(1) / by
+    loss = Loss(LossConfig(nodes=nodes), H, "hierarchical")
+    torch.testing.assert_close(loss(logits, target, 0, SLOTS), (full * target.weight).sum())
+
+
+def test_labels_are_taken_instead_of_the_leaf():
+    logits, target = random()
+    labels = torch.rand(logits.shape, generator=torch.Generator().manual_seed(1))
+    loss = Loss(LossConfig(), H, "hierarchical")
+    full = F.binary_cross_entropy_with_logits(logits, labels, reduction="none").sum(1)
+    found = loss(logits, Target(target.weight, target.leaf, labels), 0, SLOTS)
+    torch.testing.assert_close(found, (full * target.weight).sum())
+    same = loss(logits, Target(target.weight, None, paths(H, target.leaf)), 0, SLOTS)
+    torch.testing.assert_close(same, loss(logits, target, 0, SLOTS))
+
+
+def test_flat_head_learns_by_cross_entropy():
+    logits, target = random(channels=len(H.leaves))
+    full = F.cross_entropy(logits, target.leaf, reduction="none")
+    found = Loss(LossConfig(), H, "flat")(logits, target, 0, SLOTS)
+    torch.testing.assert_close(found, (full * target.weight).sum())
+    with pytest.raises(ConfigError, match="flat head learns from leaves"):
+        Loss(LossConfig(), H, "flat")(logits, Target(target.weight, None, torch.zeros_like(logits)), 0, SLOTS)
+
+
+def test_leaf_cross_entropy_stands_beside_the_binary_one():
+    logits, target = random()
+    plain = Loss(LossConfig(), H, "hierarchical")(logits, target, 0, SLOTS)
+    found = Loss(LossConfig(leaf=0.5), H, "hierarchical")(logits, target, 0, SLOTS)
+    leaves = F.cross_entropy(logits[:, list(H.leaf_indices)], target.leaf, reduction="none")
+    torch.testing.assert_close(found, plain + 0.5 * (leaves * target.weight).sum())
+
+
+def test_pixels_of_weight_0_count_nothing():
+    logits, target = random()
+    loss = Loss(LossConfig(leaf=1.0), H, "hierarchical")
+    other = torch.where(target.weight == 0, (target.leaf + 1) % len(H.leaves), target.leaf)
+    assert (other != target.leaf).any()
+    logits.requires_grad_()
+    value = loss(logits, target, 0, SLOTS)
+    torch.testing.assert_close(value, loss(logits, Target(target.weight, other), 0, SLOTS))
+    value.backward()
+    assert not logits.grad.movedim(1, -1)[target.weight == 0].any()
+    assert logits.grad.movedim(1, -1)[target.weight > 0].any(-1).all()
+
+
+def test_half_precision_is_summed_in_float32():
+    logits, target = random()
+    found = Loss(LossConfig(), H, "hierarchical")(logits.bfloat16(), target, 0, SLOTS)
+    assert found.dtype == torch.float32
+
+
+# ---- points ----------------------------------------------------------------------------------------------------------
+
+
+def learned_from(by, points, step=0, slots=SLOTS, seed=0, logits=None, size=(2, 16, 16)):
+    """Which pixels have a gradient."""
+    made, target = random(size=size)
+    logits = (made if logits is None else logits).clone().requires_grad_()
+    target = Target(torch.ones(size), target.leaf)
+    Loss(LossConfig(points=points, points_by=by), H, "hierarchical", seed)(logits, target, step, slots).backward()
+    return logits.grad.ne(0).any(1)
+
+
+@pytest.mark.parametrize("by", ["random", "uncertain"])
+@pytest.mark.parametrize("points", [1, 7, 40, 85, 100, 200, 255])
+def test_number_of_points(by, points):
+    assert learned_from(by, points).flatten(1).sum(1).tolist() == [points, points]
+
+
+@pytest.mark.parametrize("by", ["random", "uncertain"])
+def test_points_are_keyed_by_seed_step_and_slot(by):
+    same = torch.zeros(2, len(H), 16, 16) + 0.1
+    first = learned_from(by, 40, logits=same)
+    assert torch.equal(first, learned_from(by, 40, logits=same))
+    assert torch.equal(first.flip(0), learned_from(by, 40, slots=(1, 0), logits=same))
+    assert not torch.equal(first[0], first[1])
+    for other in (learned_from(by, 40, step=1, logits=same), learned_from(by, 40, seed=1, logits=same)):
+        assert not torch.equal(first, other)
+
+
+@pytest.mark.parametrize("points", [42, 43, 1000])
+@pytest.mark.parametrize("by", ["random", "uncertain"])
+def test_as_many_points_as_pixels_are_the_full_loss(points, by):
+    logits, target = random()
+    full = Loss(LossConfig(), H, "hierarchical")(logits, target, 0, SLOTS)
+    found = Loss(LossConfig(points=points, points_by=by), H, "hierarchical")(logits, target, 0, SLOTS)
+    assert torch.equal(full, found)
+
+
+def test_random_points_expect_the_full_loss():
+    logits, target = random()
+    full = Loss(LossConfig(leaf=0.3), H, "hierarchical")(logits, target, 0, SLOTS)
+    loss = Loss(LossConfig(leaf=0.3, points=10), H, "hierarchical")
+    found = torch.stack([loss(logits, target, step, SLOTS) for step in range(600)])
+    error = found.std() / len(found) ** 0.5
+    assert abs(found.mean() - full) < 4 * error
+    assert error < 0.02 * full
+
+
+@pytest.mark.parametrize("points", [40, 120])
+def test_uncertain_points_are_three_quarters_unsure(points):
+    """Half of the pixels are unsure: all of three quarters, and half of the rest."""
+    logits = torch.full((2, len(H), 16, 16), 5.0)
+    logits[..., 8:] = 0.01
+    chosen = torch.stack([learned_from("uncertain", points, step, logits=logits) for step in range(20)])
+    share = float(chosen[..., 8:].sum() / chosen.sum())
+    available = 128 - 0.75 * points
+    expected = 0.75 + 0.25 * available / (256 - 0.75 * points)  # the rest is drawn from what is left
+    assert abs(share - expected) < 0.03
+    at_random = torch.stack([learned_from("random", points, step, logits=logits) for step in range(20)])
+    assert abs(float(at_random[..., 8:].sum() / at_random.sum()) - 0.5) < 0.05
+
+
+def test_certainty():
+    hierarchical = torch.tensor([[3.0, -0.2], [-2.0, 9.0]])
+    assert certainty(hierarchical, "hierarchical").tolist() == pytest.approx([2.0, 0.2])
+    assert certainty(hierarchical, "flat").tolist() == pytest.approx([5.0, 9.2])
+    assert certainty(hierarchical[:1], "flat").tolist() == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("options", "head", "error", "says"),
+    [
+        ({"points": 0}, "hierarchical", ConfigError, "loss.points is 0, expected a whole number of at least 1"),
+        ({"leaf": 0.5}, "flat", ConfigError, "loss.leaf adds a cross entropy over leaves"),
+        ({"nodes": "men"}, "hierarchical", OptionError, "did you mean 'mean'"),
+        ({"points_by": "uncertian"}, "hierarchical", OptionError, "did you mean 'uncertain'"),
+    ],
+)
+def test_wrong_options(options, head, error, says):
+    with pytest.raises(error, match=says):
+        Loss(LossConfig(**options), H, head)
