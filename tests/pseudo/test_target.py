@@ -1,0 +1,71 @@
+import pytest
+import torch
+
+import logicdiag as ld
+from logicdiag.errors import ConfigError
+from logicdiag.pseudo.target import Prediction, Target
+from logicdiag.pseudo.threshold import Threshold
+
+H = ld.Hierarchy.from_dict({"animal": ["bird", "cat"], "sky": None})
+"""Channels: animal, bird, cat, sky; leaves: bird, cat, sky."""
+
+
+def prediction(rows, valid=None):
+    """One view, one row of pixels."""
+    probs = torch.tensor(rows).T[None, :, None]
+    seen = torch.ones(1, 1, len(rows), dtype=torch.bool) if valid is None else torch.tensor([[valid]])
+    return Prediction(probs, seen, 0, (0,))
+
+
+NOTHING = Prediction(torch.zeros(0, 4, 1, 1), torch.zeros(0, 1, 1, dtype=torch.bool))
+
+
+def test_threshold_of_the_flat_head():
+    rows = [[0.95, 0.03, 0.02], [0.2, 0.75, 0.05], [0.02, 0.03, 0.95], [0.0, 1.0, 0.0]]
+    target, statistics = Threshold(H, 0.75, "flat")(prediction(rows, [True, True, True, False]), NOTHING)
+    assert target.leaf.flatten().tolist() == [0, 1, 2, 1]
+    assert target.weight.flatten().tolist() == [1, 1, 1, 0]
+    assert target.labels is None
+    target, statistics = Threshold(H, 0.9, "flat")(prediction(rows, [True, True, True, False]), NOTHING)
+    assert target.weight.flatten().tolist() == [1, 0, 1, 0]
+    assert [float(x) for x in statistics["counted"]] == [2, 3]
+
+
+def test_threshold_of_the_hierarchical_head_looks_at_the_leaves_alone():
+    rows = [[0.99, 0.2, 0.5, 0.1], [0.1, 0.9, 0.2, 0.95], [0.9, 0.8, 0.8, 0.1]]
+    target, _ = Threshold(H, 0.5, "hierarchical")(prediction(rows), NOTHING)
+    assert target.leaf.flatten().tolist() == [1, 2, 0]
+    assert target.weight.flatten().tolist() == [1, 1, 1]
+    target, _ = Threshold(H, 0.9, "hierarchical")(prediction(rows), NOTHING)
+    assert target.weight.flatten().tolist() == [0, 1, 0]
+
+
+@pytest.mark.parametrize("threshold", [0.0, 1.0])
+def test_thresholds_at_the_ends(threshold):
+    target, _ = Threshold(H, threshold, "flat")(prediction([[0.4, 0.3, 0.3], [1.0, 0.0, 0.0]]), NOTHING)
+    assert target.weight.flatten().tolist() == ([1, 1] if threshold == 0 else [0, 1])
+
+
+@pytest.mark.parametrize("threshold", [-0.1, 1.5, float("nan")])
+def test_thresholds_that_are_no_probability(threshold):
+    with pytest.raises(ConfigError, match=f"psi.threshold is {threshold}, expected a number from 0 to 1"):
+        Threshold(H, threshold, "flat")
+
+
+def test_cutmix_of_targets():
+    g = torch.Generator().manual_seed(0)
+    boxes = torch.zeros(3, 4, 5, dtype=torch.bool)
+    boxes[0, 1:3, 2:4] = True
+    boxes[2] = True
+    leaf = torch.randint(9, (3, 4, 5), generator=g)
+    target = Target(torch.rand(3, 4, 5, generator=g), leaf, torch.rand(3, 7, 4, 5, generator=g))
+    mixed = target.mixed(boxes)
+    assert mixed.weight.dtype == target.weight.dtype
+    for before, after in ((target.weight, mixed.weight), (leaf, mixed.leaf), (target.labels, mixed.labels)):
+        assert torch.equal(after[0, ..., 1:3, 2:4], before[1, ..., 1:3, 2:4])
+        outside = ~boxes[0]
+        assert torch.equal(after[0, ..., outside], before[0, ..., outside])
+        assert torch.equal(after[1], before[1])
+        assert torch.equal(after[2], before[2])  # a last odd one is its own partner
+    assert Target(target.weight, leaf).mixed(boxes).labels is None
+    assert Target(target.weight, None, target.labels).mixed(boxes).leaf is None
