@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -55,8 +55,8 @@ class Setting:
     config: MethodConfig
     views: ViewConfig
     seed: int = 0
-    autocast: Callable[[], AbstractContextManager[object]] = torch.enable_grad
-    """Entered around every forward pass; enable_grad changes nothing there."""
+    autocast: Callable[[], AbstractContextManager[object]] = nullcontext
+    """Entered around every forward pass."""
 
 
 class Method:
@@ -71,6 +71,8 @@ class Method:
         self.config, self.views, self.seed = setting.config, setting.views, setting.seed
         self.autocast = setting.autocast
         decay = self.default_decay if self.config.teacher_decay is None else self.config.teacher_decay
+        if not 0 <= decay <= 1:
+            raise ConfigError(f"method.teacher_decay is {decay}, expected a number from 0 to 1, or null")
         self.teacher = AveragedTeacher(self.student, decay) if self._averages(decay) else None
         start, stop = self.config.ramp
         if not 0 <= start <= stop <= 1:
@@ -111,7 +113,7 @@ class Method:
         start, stop = self.config.ramp
         if progress >= stop:
             return self.config.weight
-        return self.config.weight * max(0.0, (progress - start) / (stop - start))
+        return self.config.weight * (progress - start) / (stop - start) if progress > start else 0.0
 
     def predict(self, image: Tensor) -> Tensor:
         """The student's logits, to be learned from."""

@@ -1,0 +1,173 @@
+"""What holds for every method, with any psi and head; the tests of each method inherit it."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+
+import logicdiag as ld
+from logicdiag.data.config import ViewConfig
+from logicdiag.data.loader import Views
+from logicdiag.methods.build import METHODS, build_method
+from logicdiag.methods.config import LossConfig, MethodConfig
+from logicdiag.methods.loss import Loss
+from logicdiag.methods.method import Method, Setting, Step
+from logicdiag.models import ModelConfig, build_model
+from logicdiag.pseudo.build import build_knowledge, build_psi
+from logicdiag.pseudo.config import PsiConfig
+
+H = ld.Hierarchy.from_dict({"animal": ["bird", "cat"], "vehicle": {"car": ["taxi"], "bus": None}, "sky": None})
+SIZE = 36
+ALWAYS_MIXED = ViewConfig(cutmix=1.0)
+ARRANGED = [("diagnosis", "hierarchical"), ("threshold", "hierarchical"), ("threshold", "flat")]
+
+
+def views(labeled: bool, batch: int = 3, seed: int = 0, step: int = 5) -> Views:
+    """Noise; the last columns are padding, and here and there a label is missing."""
+    g = torch.Generator().manual_seed(seed)
+    valid = torch.ones(batch, SIZE, SIZE, dtype=torch.bool)
+    valid[..., -4:] = False
+    leaf = torch.randint(len(H.leaves), (batch, SIZE, SIZE), generator=g)
+    leaf[(torch.rand(leaf.shape, generator=g) < 0.1) | ~valid] = -1
+    return Views(
+        torch.rand(batch, 3, SIZE, SIZE, generator=g), leaf if labeled else None, valid, step, (*range(batch),)
+    )
+
+
+def a_step(method: Method, progress: float = 0.5, index: int = 5) -> Step:
+    labeled = views(True)
+    unlabeled = views(False, seed=1) if method.needs_unlabeled else None
+    assert labeled.leaf is not None
+    counted = views(False, seed=1).valid.sum()
+    return Step(index, progress, labeled, unlabeled, (labeled.leaf >= 0).sum().float(), counted.float())
+
+
+def made(
+    name: str,
+    psi: str = "diagnosis",
+    head: str = "hierarchical",
+    loss: LossConfig | None = None,
+    view: ViewConfig = ALWAYS_MIXED,
+    threshold: float = 0.0,
+    **options: object,
+) -> Method:
+    torch.manual_seed(0)
+    config = PsiConfig(name=psi, threshold=threshold)
+    student = build_model(ModelConfig(encoder="small", head=head, decoder_channels=16), H).train()
+    for module in student.modules():
+        if isinstance(module, torch.nn.Conv2d):
+            module.weight.data.mul_(2)  # predictions that differ from pixel to pixel
+    return build_method(
+        Setting(
+            student,
+            build_psi(config, build_knowledge(config, H), head, 0),
+            Loss(loss or LossConfig(), H, head),
+            MethodConfig(name=name, **options),  # type: ignore[arg-type]
+            view,
+        )
+    )
+
+
+class MethodTester:
+    name: str
+    parts = ("labeled", "unlabeled")
+    has_teacher = False
+
+    @pytest.mark.parametrize(("psi", "head"), ARRANGED)
+    def test_every_parameter_learns(self, psi, head):
+        method = made(self.name, psi, head)
+        found = method.losses(a_step(method))
+        assert tuple(found.parts) == self.parts
+        assert all(bool(value.isfinite() & (value > 0)) for value in (found.total, *found.parts.values()))
+        found.total.backward()
+        for name, parameter in method.student.named_parameters():
+            assert parameter.grad is not None, name
+            assert parameter.grad.isfinite().all(), name
+            assert parameter.grad.any(), name
+
+    def test_the_same_step_twice_is_the_same(self):
+        first, second = (made(self.name) for _ in range(2))
+        assert torch.equal(first.losses(a_step(first)).total, second.losses(a_step(second)).total)
+
+    def test_another_step_is_another(self):
+        method = made(self.name)
+        if not method.needs_unlabeled:
+            pytest.skip("nothing is drawn")
+        first = method.losses(a_step(method)).parts["unlabeled"]
+        step = a_step(method, index=6)
+        moved = Views(step.unlabeled.image, None, step.unlabeled.valid, 6, step.unlabeled.slots)
+        step = Step(6, 0.5, step.labeled, moved, step.labeled_pixels, step.unlabeled_pixels)
+        assert not torch.equal(first, method.losses(step).parts["unlabeled"])
+
+    def test_teaching_leaves_the_student_alone(self):
+        method = made(self.name)
+        before = copy.deepcopy(method.student.state_dict())
+        logits = method.teach(views(False).image)
+        assert not logits.requires_grad
+        assert method.student.training
+        assert all(module.training for module in method.student.modules())
+        for key, value in method.student.state_dict().items():
+            assert torch.equal(before[key], value), key
+        expected = copy.deepcopy(method.evaluated).eval()(views(False).image)
+        torch.testing.assert_close(logits, expected)
+
+    @pytest.mark.parametrize("decay", [None, 0.9])
+    def test_the_teacher_follows_and_is_never_trained(self, decay):
+        if decay is not None and self.name == "algorithm1":
+            pytest.skip("refused")
+        method = made(self.name, teacher_decay=decay)
+        if method.teacher is None:
+            assert not self.has_teacher
+            assert decay is None
+            assert method.evaluated is method.student
+            assert method.state_dict() == {}
+            return
+        decay = 0.99 if decay is None else decay
+        assert method.evaluated is method.teacher.model
+        assert method.evaluated is not method.student
+        before = [p.clone() for p in method.teacher.parameters()]
+        method.losses(a_step(method)).total.backward()
+        assert all(p.grad is None and not p.requires_grad for p in method.teacher.parameters())
+        assert not any(module.training for module in method.teacher.model.modules())
+        assert all(torch.equal(a, b) for a, b in zip(before, method.teacher.parameters(), strict=True))
+        with torch.no_grad():
+            for parameter in method.student.parameters():
+                parameter.add_(1.0)
+        method.follow(1000)
+        for old, mine, theirs in zip(before, method.teacher.parameters(), method.student.parameters(), strict=True):
+            torch.testing.assert_close(mine, decay * old + (1 - decay) * theirs)
+        for mine, theirs in zip(method.teacher.model.buffers(), method.student.buffers(), strict=True):
+            assert torch.equal(mine, theirs)
+        other = made(self.name, teacher_decay=decay)
+        other.load_state_dict(copy.deepcopy(method.state_dict()))
+        for mine, theirs in zip(method.teacher.parameters(), other.teacher.parameters(), strict=True):
+            assert torch.equal(mine, theirs)
+
+    def test_total_is_made_of_the_parts(self):
+        method = made(self.name, weight=3.0, ramp=(0.0, 1.0))
+        found = method.losses(a_step(method, progress=0.5))
+        expected = found.parts["labeled"] + 1.5 * self.unlabeled(found.parts)
+        torch.testing.assert_close(found.total, expected)
+
+    def unlabeled(self, parts):
+        return parts["unlabeled"]
+
+    def test_without_weight_it_is_supervised(self):
+        method = made(self.name, weight=0.0)
+        found = method.losses(a_step(method))
+        torch.testing.assert_close(found.total, found.parts["labeled"])
+
+    def test_ignored_and_padded_pixels_do_not_count(self):
+        """What a labelled pixel shows still reaches its neighbours; so only the loss is looked at."""
+        method = made(self.name)
+        step = a_step(method)
+        logits = torch.randn(3, len(H), SIZE, SIZE, requires_grad=True)
+        method.labeled_loss(logits, step).backward()
+        assert torch.equal(logits.grad.ne(0).any(1), step.labeled.leaf >= 0)
+
+
+def test_every_method_has_a_tester():
+    testers = {kind.name for kind in MethodTester.__subclasses__()}
+    assert testers == set(METHODS)
