@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 import types
 import typing
@@ -58,13 +59,29 @@ def _plain(value: Any) -> Any:
     return value
 
 
+class _Twice(yaml.constructor.ConstructorError):
+    """A key that was written twice, where the plain loader keeps the last."""
+
+
+class _StrictLoader(yaml.SafeLoader):
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        seen = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.value in seen:
+                raise _Twice(None, None, f"{key.value} stands twice", key.start_mark)
+            seen.add(key.value if isinstance(key, yaml.ScalarNode) else None)
+        return super().construct_mapping(node, deep)
+
+
 def _yaml(text: str, source: str) -> Any:
     try:
-        return yaml.safe_load(text)
+        return yaml.load(text, _StrictLoader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f":{mark.line + 1}:{mark.column + 1}" if mark else ""
-        raise ConfigError(f"{source}{where}: this is not YAML: {getattr(error, 'problem', None) or error}") from None
+        problem = getattr(error, "problem", None) or str(error).splitlines()[0]
+        what = "" if isinstance(error, _Twice) else "this is not YAML: "
+        raise ConfigError(f"{source}{where}: {what}{problem}") from None
 
 
 def _override(data: dict[str, Any], override: str) -> None:
@@ -115,7 +132,7 @@ def _fit(kind: Any, value: Any) -> Any:
     origin, inside = typing.get_origin(kind), typing.get_args(kind)
     if kind is float and isinstance(value, str) and NUMBER.fullmatch(value):
         return float(value)
-    if kind is float and isinstance(value, (int, float)) and not isinstance(value, bool):
+    if kind is float and isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
         return float(value)
     if kind is int and isinstance(value, int) and not isinstance(value, bool):
         return value
