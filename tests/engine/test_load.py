@@ -44,8 +44,6 @@ NUMBERS = [("1e-3", 0.001), ("1E-3", 0.001), ("1.5e-2", 0.015), (".5", 0.5), ("2
 
 
 @pytest.mark.parametrize(("text", "value"), NUMBERS)
-    ("text", "value"), [("1e-3", 0.001), ("1E-3", 0.001), ("1.5e-2", 0.015), (".5", 0.5), ("2", 2.0)]
-)
 def test_numbers(load, text, value):
     assert load(f"optimizer: {{lr: {text}}}").optimizer.lr == value
     found = load("", f"optimizer.lr={text}").optimizer.lr

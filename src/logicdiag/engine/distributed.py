@@ -34,6 +34,12 @@ class World:
             dist.all_reduce(tensor)
         return tensor
 
+    def most(self, tensor: Tensor) -> Tensor:
+        """The greatest of all processes, in place."""
+        if self.size > 1:
+            dist.all_reduce(tensor, dist.ReduceOp.MAX)
+        return tensor
+
     def add_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
         """Summed over all processes, in one message per type of number."""
         if self.size == 1:
@@ -93,6 +99,8 @@ def choose_device(name: str, local: int = 0) -> torch.device:
         device = torch.device(name)
     except RuntimeError:
         raise ConfigError(f"train.device is {name!r}, expected auto, cpu, cuda, cuda:1 or mps") from None
+    if device.type not in ("cpu", "cuda", "mps"):
+        raise ConfigError(f"train.device is {name}, expected auto, cpu, cuda, cuda:1 or mps")
     if device.type == "cuda":
         count = torch.cuda.device_count()
         index = local if device.index is None else device.index

@@ -22,8 +22,12 @@ class Optimizer:
 
     def __init__(self, model: Segmenter, config: OptimizerConfig, steps: int, precision: str, device: str) -> None:
         choose("optimizer.name", config.name, OPTIMIZERS)
-        if config.lr <= 0:
-            raise ConfigError(f"optimizer.lr is {config.lr}, expected a number above 0")
+        for key in ("lr", "clip"):
+            if (value := getattr(config, key)) is not None and value <= 0:
+                raise ConfigError(f"optimizer.{key} is {value}, expected a number above 0")
+        for key in ("head_lr", "momentum", "weight_decay", "power", "warmup"):
+            if (value := getattr(config, key)) < 0:
+                raise ConfigError(f"optimizer.{key} is {value}, expected 0 or more")
         self.config, self.steps = config, steps
         self.times = {"encoder": 1.0, "decoder": config.head_lr}
         found = model.parameter_groups()

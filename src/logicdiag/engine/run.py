@@ -85,9 +85,11 @@ def open_run(path: str | Path, overrides: tuple[str, ...] = ()) -> Run:
         raise RunError(f"{path} is no run folder: it has no config.yaml{near}")
     try:
         record = json.loads((path / "record.json").read_text("utf-8"))
-        hierarchy = Hierarchy.load(path / "hierarchy.yaml")
-    except (OSError, json.JSONDecodeError) as error:
-        raise RunError(f"{path} is not a whole run folder: {error}") from None
+    except (OSError, ValueError) as error:
+        raise RunError(f"{path} is not a whole run folder: record.json cannot be read: {error}") from None
+    if not isinstance(record, dict) or "base" not in record:
+        raise RunError(f"{path} is not a whole run folder: record.json is not one of logicdiag's")
+    hierarchy = Hierarchy.load(path / "hierarchy.yaml")
     return Run(path, load_config(path / "config.yaml", overrides), hierarchy, record)
 
 
@@ -147,15 +149,16 @@ def save_checkpoint(path: Path, state: dict[str, Any], model: Segmenter, best: b
             for part in parts[:-1]:
                 save_file(weights, part)
             torch.save(state, parts[-1])
-    except OSError as error:
-        raise RunError(f"{path}: the checkpoint cannot be written: {error.strerror}") from None
+    except (OSError, RuntimeError, SafetensorError) as error:  # torch and safetensors have their own for a full disk
+        reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
+        raise RunError(f"{path}: the checkpoint cannot be written, the one before is still there: {reason}") from None
 
 
-def load_checkpoint(path: Path, device: torch.device | str) -> dict[str, Any]:
-    """The state of `checkpoint.pt`; what it holds is never executed."""
+def load_checkpoint(path: Path, device: torch.device | str) -> dict[str, Any] | None:
+    """The state of `checkpoint.pt`, if there is one yet; what it holds is never executed."""
     file = path / "checkpoint.pt"
-    if not file.is_file():
-        raise RunError(f"{path} has no checkpoint yet; start it anew with another --out")
+    if not file.exists():
+        return None
     try:
         state: dict[str, Any] = torch.load(file, map_location=device, weights_only=True)
     except Exception as error:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,8 @@ from torch import Tensor
 from ..data.dataset import Dataset
 from ..data.loader import Loader, Views
 from ..data.open import open_dataset
-from ..errors import ConfigError, choose
+from ..data.views import draws
+from ..errors import ProbabilityError, RunError
 from ..methods.build import METHODS, build_method
 from ..methods.loss import Loss
 from ..methods.method import Losses, Setting, Step
@@ -24,16 +27,17 @@ from ..models.segmenter import build_model
 from ..pseudo.build import build_knowledge, build_psi
 from ..pseudo.target import Psi
 from ..pseudo.threshold import Threshold
+from .check import check, refuse_other_data
 from .config import Config
 from .display import Display
 from .distributed import World, world
 from .evaluate import evaluate_model
 from .evaluation import Evaluation
-from .inference import PRECISIONS, autocast
+from .inference import autocast
 from .optimizer import Optimizer
 from .record import Record
 from .run import Run, create_run, cut_metrics, load_checkpoint, open_run, save_checkpoint
-from .watch import Watch
+from .watch import Watch, diverged
 
 CHECK = 10
 """Several processes ask each other this often whether one was told to stop."""
@@ -62,11 +66,20 @@ def train(config: Config, out: str | Path, base: str | Path | None = None) -> Ru
 
 
 def resume(path: str | Path) -> Run:
-    """Go on with a run that was interrupted, to its end; its weights come out as if it had never stopped."""
+    """Go on with a run that was interrupted, to its end; its weights come out as if it had never stopped.
+
+    A run without a checkpoint had not come that far, and begins again.
+    """
     run = open_run(path)
     with world(run.config.train.device) as here:
-        trainer = Trainer(run.config, run.dataset(), here, run.path, run.base, run.knowledge)
-        trainer.load(load_checkpoint(run.path, here.device))
+        state = load_checkpoint(run.path, here.device)
+        config, dataset = run.config, run.dataset()
+        refuse_other_data(run, dataset)
+        if state is not None:  # the weights to start from need not be there any more
+            config = replace(config, model=replace(config.model, weights=None))
+        trainer = Trainer(config, dataset, here, run.path, run.base, run.knowledge)
+        if state is not None:
+            trainer.load(state)
         if here.is_first:
             cut_metrics(run.path, trainer.done)
         here.wait()
@@ -80,15 +93,13 @@ class Trainer:
     def __init__(
         self, config: Config, dataset: Dataset, here: World, path: Path, base: Path, knowledge: Any = None
     ) -> None:
-        check(config, dataset)
+        check(config, dataset, here.size)
         self.config, self.dataset, self.here, self.path = config, dataset, here, path
         t = config.train
         torch.manual_seed(t.seed)  # initial weights; everything later is keyed by seed, step and place
         self.knowledge = knowledge or build_knowledge(config.psi, dataset.hierarchy, base)
-        model = build_model(config.model, dataset.hierarchy, base)
-        if here.size > 1:
-            model = share_batch_norm(model)
-        self.model = model.to(here.device).train()
+        model = build_model(config.model, dataset.hierarchy, base).to(here.device)
+        self.model = share_batch_norm(model).train()
         here.same(self.model)
         self.method = build_method(
             Setting(
@@ -112,7 +123,8 @@ class Trainer:
         c = self.config
         if not METHODS[c.method.name].needs_unlabeled:
             return Threshold(self.dataset.hierarchy, 1.0, c.model.head)  # never asked
-        return build_psi(c.psi, self.knowledge, c.model.head, c.train.seed, self.here.add)
+        reduce = self.here.most if c.psi.quantifier == "min" else self.here.add
+        return build_psi(c.psi, self.knowledge, c.model.head, c.train.seed, reduce)
 
     def facts(self) -> dict[str, Any]:
         """For the run's record."""
@@ -189,9 +201,15 @@ class Trainer:
     def _step(self, batches: list[tuple[Views, Views | None]]) -> None:
         """One optimiser step over its micro-batches."""
         index = self.done
+        (chance,) = draws(self.config.train.seed, "dropout", index, (self.here.rank,))
+        torch.manual_seed(int(chance.integers(1 << 62)))  # for what the network itself draws
         labeled, unlabeled = self._pixels(batches)
         for one, other in batches:
-            losses = self.method.losses(Step(index, index / self.config.train.steps, one, other, labeled, unlabeled))
+            try:
+                step = Step(index, index / self.config.train.steps, one, other, labeled, unlabeled)
+                losses = self.method.losses(step)
+            except ProbabilityError:  # psi was given no numbers
+                raise diverged(index) from None
             self.optimizer.backward(losses.total)
             self._remember(losses)
         self.here.add_gradients(self.optimizer.parameters)
@@ -226,6 +244,7 @@ class Trainer:
 
     def _validate(self, log: Callable[[dict[str, Any]], None], display: Display, watch: Watch) -> bool:
         """Evaluate on `data.val`; whether it is the best so far."""
+        self._refuse_no_numbers()
         found = evaluate_model(
             self.method.evaluated,
             self.dataset.val,
@@ -242,12 +261,18 @@ class Trainer:
         display.say(f"step {self.done}: {_val_text(found)}")
         if self.done > SETTLED * self.config.train.steps:
             watch.predictions(self.done, found.confusion, self.dataset.hierarchy.leaves)
-        if self.best is None or found.miou > self.best["miou"]:
+        if not math.isnan(found.miou) and (self.best is None or found.miou > self.best["miou"]):
             self.best = {"miou": found.miou, "step": self.done}
             return True
         return False
 
+    def _refuse_no_numbers(self) -> None:
+        """Weights that are no numbers stay so; the last checkpoint is worth more."""
+        if not all(bool(parameter.isfinite().all()) for parameter in self.optimizer.parameters):
+            raise diverged(self.done)
+
     def _save(self, improved: bool) -> None:
+        self._refuse_no_numbers()
         if self.here.is_first:
             save_checkpoint(self.path, self.state(), self.method.evaluated, improved)
         self.here.wait()
@@ -263,35 +288,15 @@ class Trainer:
         }
 
     def load(self, state: dict[str, Any]) -> None:
-        self.done, self.best = int(state["done"]), state["best"]
-        self.model.load_state_dict(state["model"])
-        self.method.load_state_dict(state["method"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.record.load_state_dict(state["record"], self.here)
-
-
-def check(config: Config, dataset: Dataset) -> None:
-    """Refuse what makes no sense, before anything is written."""
-    t = config.train
-    choose("method.name", config.method.name, METHODS)
-    choose("train.precision", t.precision, PRECISIONS)
-    for key in ("steps", "labeled_batch", "unlabeled_batch", "accumulate", "log_every"):
-        if getattr(t, key) < 1:
-            raise ConfigError(f"train.{key} is {getattr(t, key)}, expected a whole number of at least 1")
-    for key in ("val_every", "save_every"):
-        if (value := getattr(t, key)) is not None and value < 1:
-            raise ConfigError(f"train.{key} is {value}, expected a whole number of at least 1, or null")
-    if t.seed < 0:
-        raise ConfigError(f"train.seed is {t.seed}, expected 0 or more")
-    if config.method.weight < 0:
-        raise ConfigError(f"method.weight is {config.method.weight}, expected 0 or more")
-    if not dataset.labeled:
-        raise ConfigError(f"data.labeled is {config.data.labeled!r}, which names no image; training needs some masks")
-    if METHODS[config.method.name].needs_unlabeled and not dataset.unlabeled:
-        raise ConfigError(
-            f"method.name is {config.method.name}, which learns from unlabelled images, but data.unlabeled "
-            f"({config.data.unlabeled!r}) names none; add some, or set method.name to supervised"
-        )
+        try:
+            self.done, self.best = int(state["done"]), state["best"]
+            self.model.load_state_dict(state["model"])
+            self.method.load_state_dict(state["method"])
+            self.optimizer.load_state_dict(state["optimizer"])
+            self.record.load_state_dict(state["record"], self.here)
+        except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+            reason = f"{error} is missing" if isinstance(error, KeyError) else str(error).splitlines()[0]
+            raise RunError(f"{self.path}: the checkpoint does not fit config.yaml: {reason}") from None
 
 
 def _val_line(found: Evaluation) -> dict[str, float]:
@@ -320,7 +325,8 @@ def _log(path: Path, start: int, first: bool) -> Iterator[Callable[[dict[str, An
     ):
 
         def log(line: dict[str, Any]) -> None:
-            file.write(json.dumps(line) + "\n")
+            finite = {name: value if math.isfinite(value) else None for name, value in line.items()}  # JSON has no NaN
+            file.write(json.dumps(finite) + "\n")
             file.flush()
             for name, value in line.items():
                 if name != "step":

@@ -19,6 +19,14 @@ NO_NUMBER = 3
 ALL = 0.999
 
 
+TRY = "try a lower optimizer.lr, optimizer.clip=1, optimizer.warmup=200, or train.precision=bf16 instead of fp16"
+
+
+def diverged(step: int) -> RunError:
+    """The end of a run whose network gives no numbers any more."""
+    return RunError(f"step {step}: the network has diverged, its outputs are no numbers; a checkpoint is older; {TRY}")
+
+
 class Watch:
     """Tells each kind of trouble once, through `say`."""
 
@@ -34,16 +42,9 @@ class Watch:
             self.no_number = 0
         else:
             self.no_number += 1
-            self._tell(
-                "nan",
-                f"step {step}: the loss is {loss}; try a lower optimizer.lr, optimizer.clip=1, "
-                "optimizer.warmup=200, or train.precision=bf16 instead of fp16",
-            )
+            self._tell("nan", f"step {step}: the loss is {loss}; {TRY}")
             if self.no_number >= NO_NUMBER:
-                raise RunError(
-                    f"the loss has been {loss} for a while, up to step {step}; the last checkpoint is from before; "
-                    "try a lower optimizer.lr or optimizer.clip=1"
-                )
+                raise diverged(step)
         if "counted" in line and weight > 0:
             self.uncounted = self.uncounted + 1 if line["counted"] < FEW else 0
             if self.uncounted >= PATIENCE:

@@ -1,0 +1,57 @@
+"""What is refused before a run starts or goes on, each in a sentence that names the key."""
+
+from __future__ import annotations
+
+from ..data.dataset import Dataset
+from ..errors import ConfigError, RunError, choose
+from ..methods.build import METHODS
+from .config import Config
+from .inference import PRECISIONS, SMALLEST
+from .run import Run
+
+
+def check(config: Config, dataset: Dataset, processes: int = 1) -> None:
+    """Refuse what makes no sense, before anything is written."""
+    t, d = config.train, config.data
+    needs_unlabeled = METHODS[choose("method.name", config.method.name, METHODS)].needs_unlabeled
+    choose("train.precision", t.precision, PRECISIONS)
+    for key in ("steps", "labeled_batch", "unlabeled_batch", "accumulate", "log_every"):
+        if getattr(t, key) < 1:
+            raise ConfigError(f"train.{key} is {getattr(t, key)}, expected a whole number of at least 1")
+    for key in ("val_every", "save_every"):
+        if (value := getattr(t, key)) is not None and value < 1:
+            raise ConfigError(f"train.{key} is {value}, expected a whole number of at least 1, or null")
+    if not 0 <= t.seed < 1 << 63:
+        raise ConfigError(f"train.seed is {t.seed}, expected 0 or more, below 2 ** 63")
+    for key in ("labeled_batch", "unlabeled_batch") if needs_unlabeled else ("labeled_batch",):
+        if getattr(t, key) % (processes * t.accumulate):
+            raise ConfigError(
+                f"train.{key} is {getattr(t, key)}, expected a multiple of {processes * t.accumulate} "
+                f"({processes} process{'es' * (processes > 1)}, train.accumulate {t.accumulate})"
+            )
+    if d.crop < SMALLEST:
+        raise ConfigError(f"data.crop is {d.crop}, expected at least {SMALLEST} pixels")
+    if not 0 < d.scale[0] <= d.scale[1]:
+        raise ConfigError(f"data.scale is {list(d.scale)}, expected two numbers above 0, the smaller one first")
+    if d.workers < 0:
+        raise ConfigError(f"data.workers is {d.workers}, expected 0 or more")
+    if config.method.weight < 0:
+        raise ConfigError(f"method.weight is {config.method.weight}, expected 0 or more")
+    if not dataset.labeled:
+        raise ConfigError(f"data.labeled is {config.data.labeled!r}, which names no image; training needs some masks")
+    if needs_unlabeled and not dataset.unlabeled:
+        raise ConfigError(
+            f"method.name is {config.method.name}, which learns from unlabelled images, but data.unlabeled "
+            f"({config.data.unlabeled!r}) names none; add some, or set method.name to supervised"
+        )
+
+
+def refuse_other_data(run: Run, dataset: Dataset) -> None:
+    """What is resumed must be what was begun."""
+    if dataset.hierarchy != run.hierarchy:
+        raise RunError(f"{run.path}: the data set has another hierarchy now than the run was begun with")
+    for name, now in dataset.lists.items():
+        then = run.record.get("lists", {}).get(name)
+        if then is not None and then["fingerprint"] != now.fingerprint:
+            counts = f"{then['count']} then, {now.count} now"
+            raise RunError(f"{run.path}: data.{name} names other images than when the run was begun ({counts})")
