@@ -80,12 +80,13 @@ def _print_counts(console: Console, first: str, second: str, rows: Sequence[tupl
 
 
 def train(args: argparse.Namespace) -> int:
+    from .engine.distributed import is_first
     from .engine.load import dump_config, load_config
     from .engine.train import Interrupted, resume
     from .engine.train import train as train_run
 
     if args.resume:
-        if args.config or args.changes or args.out:
+        if args.config or args.changes or args.out or args.print_config:
             raise ConfigError("--resume goes on with a run as it was; it takes no configuration, changes or --out")
         start = lambda: resume(args.resume)  # noqa: E731
     else:
@@ -100,9 +101,11 @@ def train(args: argparse.Namespace) -> int:
     try:
         run = start()
     except Interrupted as stopped:
-        sys.stderr.write(f"logicdiag: {stopped}\n")
+        if is_first():
+            sys.stderr.write(f"logicdiag: {stopped}\n")
         return 130
-    sys.stdout.write(f"done: {run.path}; next: logicdiag evaluate {run.path}\n")
+    if is_first():
+        sys.stdout.write(f"done: {run.path}; next: logicdiag evaluate {run.path}\n")
     return 0
 
 

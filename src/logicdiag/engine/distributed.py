@@ -73,6 +73,11 @@ class World:
         return bool(self.add(torch.tensor(float(flag), device=self.device)) > 0)
 
 
+def is_first() -> bool:
+    """Whether this process speaks for all that `torchrun` started."""
+    return os.environ.get("RANK", "0") == "0"
+
+
 @contextmanager
 def world(device: str = "auto") -> Iterator[World]:
     """Join the processes that `torchrun` started (or be alone), on a device each; leave at the end."""

@@ -1,0 +1,122 @@
+"""Two processes are one: the same losses as a single process with the same batch."""
+
+import signal
+import socket
+import time
+
+import pytest
+import torch
+
+from logicdiag.engine.distributed import World, choose_device
+from logicdiag.engine.run import load_checkpoint, read_metrics
+from logicdiag.engine.train import resume, train
+from logicdiag.errors import ConfigError
+
+from .small import config, config_file, started
+
+STEPS = 4
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def two_processes(*arguments):
+    """As `torchrun --nproc-per-node=2` starts them."""
+    shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    processes = [
+        started("train", *arguments, env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank in range(2)
+    ]
+    told = [process.communicate(timeout=120) for process in processes]
+    return [process.returncode for process in processes], told
+
+
+ARRANGED = {
+    "fixmatch": {"psi": {"weight": "posterior"}},
+    "unimatch": {"method": {"name": "unimatch", "teacher_decay": 0.9}, "psi": {"quantifier": "min"}},
+}
+
+
+@pytest.mark.parametrize("method", list(ARRANGED))
+def test_two_processes_are_one(tmp_path, method):
+    changes = {
+        "data": {"views": {"cutmix": 1.0}},
+        "train": {"steps": STEPS, "log_every": 1, "val_every": STEPS, "labeled_batch": 4, "unlabeled_batch": 4},
+        **ARRANGED[method],
+    }
+    codes, told = two_processes(config_file(tmp_path, **changes), "--out", tmp_path / "two")
+    assert codes == [0, 0], told
+    assert told[0][0].startswith("done: ")
+    assert told[1] == ("", "")  # only the first one speaks
+    train(config(**changes), tmp_path / "one")
+    two, one = (read_metrics(tmp_path / name) for name in ("two", "one"))
+    assert len(two) == STEPS + 1
+    for mine, theirs in zip(two, one, strict=True):
+        assert list(mine) == list(theirs)
+        for key in ("loss", "loss/labeled", "loss/unlabeled", "loss/features", "conflict", "counted", "lr"):
+            if key in mine:
+                assert mine[key] == pytest.approx(theirs[key], rel=1e-4), (mine["step"], key)
+        for key in ("val/miou", "val/accuracy"):
+            if key in mine:
+                assert mine[key] == pytest.approx(theirs[key], abs=0.02)
+    weights = [load_checkpoint(tmp_path / name, "cpu")["model"] for name in ("two", "one")]
+    assert weights[0].keys() == weights[1].keys()
+    for key, value in weights[0].items():
+        torch.testing.assert_close(value, weights[1][key], rtol=1e-2, atol=1e-3, msg=key)
+
+
+def test_two_processes_are_interrupted_and_one_goes_on(tmp_path):
+    """Saved together at a step of ten; a single process may take over."""
+    changes = {"train": {"steps": 30, "log_every": 1, "val_every": 30}}
+    path = config_file(tmp_path, **changes)
+    shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    processes = [
+        started("train", path, "--out", tmp_path / "run", env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)})
+        for rank in range(2)
+    ]
+    metrics = tmp_path / "run" / "metrics.jsonl"
+    while all(process.poll() is None for process in processes) and not (metrics.exists() and metrics.stat().st_size):
+        time.sleep(0.01)
+    processes[1].send_signal(signal.SIGTERM)  # one is enough
+    told = [process.communicate(timeout=60) for process in processes]
+    assert [process.returncode for process in processes] == [130, 130], told
+    done = load_checkpoint(tmp_path / "run", "cpu")["done"]
+    assert 0 < done < 30
+    assert done % 10 == 0
+    assert told[0][1].splitlines()[-1].startswith(f"logicdiag: stopped at step {done} of 30")
+    assert told[1] == ("", "")  # said once
+    resume(tmp_path / "run")
+    lines = read_metrics(tmp_path / "run")
+    assert [line["step"] for line in lines if "loss" in line] == list(range(1, 31))
+
+
+def test_a_batch_that_cannot_be_shared_is_refused(tmp_path):
+    codes, told = two_processes(config_file(tmp_path, train={"labeled_batch": 3}), "--out", tmp_path / "run")
+    assert codes == [2, 2]
+    says = "logicdiag: train.labeled_batch is 3, expected a multiple of 2 (2 processes, train.accumulate 1)"
+    assert told[0][1].splitlines()[-1] == says
+    assert not (tmp_path / "run").exists()
+
+
+def test_alone_nothing_is_shared():
+    here = World()
+    tensor = torch.tensor([1.0, 2.0])
+    assert here.add(tensor) is tensor
+    assert here.most(tensor) is tensor
+    assert here.any(True)
+    assert not here.any(False)
+    assert here.is_first
+    here.wait()
+
+
+def test_devices():
+    assert choose_device("cpu") == torch.device("cpu")
+    for name in ("cpuu", "gpu", "", "meta"):
+        with pytest.raises(ConfigError, match="expected auto, cpu, cuda, cuda:1 or mps"):
+            choose_device(name)
+    if not torch.cuda.is_available():
+        assert choose_device("auto") == torch.device("cpu")
+        with pytest.raises(ConfigError, match="train.device is cuda:3, but this machine has 0 CUDA devices"):
+            choose_device("cuda:3")
