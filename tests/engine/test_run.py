@@ -1,0 +1,124 @@
+"""Run folders by themselves: what is written, and what is read again."""
+
+import json
+import os
+import stat
+
+import pytest
+import torch
+
+from logicdiag.data.open import open_dataset
+from logicdiag.engine.distributed import World
+from logicdiag.engine.record import Record
+from logicdiag.engine.run import create_run, load_checkpoint, open_run, read_metrics, save_checkpoint
+from logicdiag.errors import LogicDiagError, RunError
+from logicdiag.models import build_model
+
+from .small import config
+
+
+@pytest.fixture
+def made(tmp_path):
+    rules = tmp_path / "my.rules"
+    rules.write_text("no_oak: forall x: ~oak(x)\n")
+    c = config(psi={"rules": "my.rules"})
+    return create_run(tmp_path / "a" / "run", c, tmp_path, open_dataset(c.data), {"device": "cpu"})
+
+
+def test_a_run_carries_its_rules(made, tmp_path, monkeypatch):
+    (tmp_path / "my.rules").unlink()
+    monkeypatch.chdir("/")
+    run = open_run(made.path)
+    assert [rule.name for rule in run.knowledge.rules] == ["no_oak"]
+    assert run.base == tmp_path.absolute()
+    assert run.hierarchy == made.hierarchy
+    assert len(run.dataset().val) == 2
+
+
+def test_overrides_of_a_run(made):
+    run = open_run(made.path, ("data.scenes.val=1",))
+    assert len(run.dataset().val) == 1
+    with pytest.raises(LogicDiagError, match="unknown key data.rot"):
+        open_run(made.path, ("data.rot=x",))
+
+
+def test_checkpoints(made):
+    model = build_model(made.config.model, made.hierarchy)
+    with pytest.raises(RunError, match="last.safetensors is not there; the run has no network yet"):
+        made.model()
+    assert load_checkpoint(made.path, "cpu") is None
+    save_checkpoint(made.path, {"done": 1}, model, best=False)
+    assert load_checkpoint(made.path, "cpu") == {"done": 1}
+    with pytest.raises(RunError, match="best.safetensors is not there; the run has last"):
+        made.model("best")
+    save_checkpoint(made.path, {"done": 2}, model, best=True)
+    for which in ("last", "best"):
+        loaded = made.model(which)
+        assert not loaded.training
+        for key, value in loaded.state_dict().items():
+            assert torch.equal(value, model.state_dict()[key])
+    mode = stat.S_IMODE(os.stat(made.path / "checkpoint.pt").st_mode)
+    mask = os.umask(0)
+    os.umask(mask)
+    assert mode == 0o666 & ~mask
+
+
+@pytest.mark.parametrize("content", [b"", b"\x08\0\0\0\0\0\0\0{}      ", b"not safetensors at all"])
+def test_a_network_that_is_not_whole(made, content):
+    (made.path / "last.safetensors").write_bytes(content)
+    with pytest.raises(
+        RunError, match="last.safetensors does not hold the network that config.yaml describes"
+    ) as caught:
+        made.model()
+    assert "\n" not in str(caught.value)
+
+
+def test_what_is_no_run(tmp_path, made):
+    with pytest.raises(RunError, match="is no run folder: it has no config.yaml .did you mean 'run'"):
+        open_run(made.path.parent / "rnu")
+    with pytest.raises(RunError, match="is no run folder"):
+        open_run(tmp_path / "nowhere" / "at" / "all")
+    (made.path / "hierarchy.yaml").unlink()
+    with pytest.raises(LogicDiagError, match="hierarchy.yaml"):
+        open_run(made.path)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_folder_that_cannot_be_written(tmp_path):
+    (tmp_path / "locked").mkdir(mode=0o500)
+    c = config()
+    with pytest.raises(RunError, match="the run folder cannot be written: Permission denied"):
+        create_run(tmp_path / "locked" / "run", c, tmp_path, open_dataset(c.data), {})
+
+
+def test_a_path_through_a_file_cannot_be_written(tmp_path):
+    (tmp_path / "file").write_text("")
+    c = config()
+    with pytest.raises(RunError, match="cannot be written: Not a directory"):
+        create_run(tmp_path / "file" / "run", c, tmp_path, open_dataset(c.data), {})
+
+
+def test_metrics_of_a_run_without_any(made):
+    assert read_metrics(made.path) == []
+    assert json.loads((made.path / "record.json").read_text())["data"] == "scenes"
+
+
+def test_record():
+    record, here = Record(), World()
+    assert record.line(here) == {}
+    for _ in range(2):
+        for part in (1.0, 3.0):  # two parts of one step add up
+            record.add("loss", torch.tensor(part))
+            record.add_share("conflict", torch.tensor(part), torch.tensor(8))
+        record.steps += 1
+    kept = {"sums": dict(record.sums), "steps": record.steps}
+    assert record.line(here) == {"loss": 4.0, "conflict": 0.25}
+    assert record.line(here) == {}
+    again = Record()
+    again.load_state_dict(kept, here)
+    assert again.line(here) == {"loss": 4.0, "conflict": 0.25}
+    other = Record()
+    other.load_state_dict(kept, World(rank=1, size=2))
+    assert (other.sums, other.steps) == ({}, 2)  # the first process remembers for all
+    record.add_share("counted", torch.tensor(0), torch.tensor(0))
+    assert record.line(here) == {"counted": 0.0}
