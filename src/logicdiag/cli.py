@@ -32,6 +32,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write("logicdiag: interrupted\n")
         return 130
     except OSError as error:
+        if error.filename is not None:
+            sys.stderr.write(f"logicdiag: {error.filename}: {error.strerror}\n")
+            return 2
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing more can be printed there
         if isinstance(error, BrokenPipeError):
             return 0
@@ -40,15 +43,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Settings to change may stand anywhere, also after options, where argparse would not look for them."""
+    """Settings to change may stand anywhere, also before what they change and after options, where argparse would not
+    look for them.
+    """
     parser = _parser()
     args, rest = parser.parse_known_args(arguments)
     takes = hasattr(args, "changes")
-    unknown = [text for text in rest if not takes or "=" not in text or text.startswith("-")]
+    unknown = [text for text in rest if not takes or text.startswith("-")]
     if unknown:
         parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     if takes:
         args.changes = [*args.changes, *rest]
+        place = "config" if hasattr(args, "config") else "run_folder"
+        first = getattr(args, place)
+        if first is not None and "=" in first and not os.path.exists(first):
+            others = [text for text in args.changes if "=" not in text]
+            setattr(args, place, others[0] if others else None)
+            args.changes = [first, *(text for text in args.changes if text not in others[:1])]
+            if not others and place == "run_folder":
+                parser.error("the following arguments are required: RUN")
     return args
 
 

@@ -106,11 +106,18 @@ def test_precision():
         predict_logits(model, image, precision="fp8")
 
 
-def test_the_precision_of_the_training_is_kept_on_a_gpu_alone():
+def test_the_precision_of_the_training_is_kept_on_a_gpu_alone(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert where_to_run("cpu", None, "bf16") == (torch.device("cpu"), "fp32")
     assert where_to_run("cuda:1", None, "bf16") == (torch.device("cuda:1"), "bf16")
     assert where_to_run("cpu", "fp16", "bf16") == (torch.device("cpu"), "fp16")
     assert where_to_run("auto", None, "bf16") == where_to_run(None, None, "bf16")
+    for device, says in (
+        ("gpu", "device is 'gpu', expected auto, cpu"),
+        ("cuda:2", "device is cuda:2, but this machine"),
+    ):
+        with pytest.raises(ld.LogicDiagError, match=says):
+            where_to_run(device, None, "bf16")
 
 
 @pytest.mark.parametrize(

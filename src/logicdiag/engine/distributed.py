@@ -96,22 +96,22 @@ def world(device: str = "auto") -> Iterator[World]:
         dist.destroy_process_group()
 
 
-def choose_device(name: str, local: int = 0) -> torch.device:
+def choose_device(name: str, local: int = 0, option: str = "train.device") -> torch.device:
     """`auto` is a GPU if there is one; several processes of one machine take one each."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         device = torch.device(name)
     except RuntimeError:
-        raise ConfigError(f"train.device is {name!r}, expected auto, cpu, cuda, cuda:1 or mps") from None
+        raise ConfigError(f"{option} is {name!r}, expected auto, cpu, cuda, cuda:1 or mps") from None
     if device.type not in ("cpu", "cuda", "mps"):
-        raise ConfigError(f"train.device is {name}, expected auto, cpu, cuda, cuda:1 or mps")
+        raise ConfigError(f"{option} is {name!r}, expected auto, cpu, cuda, cuda:1 or mps")
     if device.type == "cuda":
         count = torch.cuda.device_count()
         index = local if device.index is None else device.index
         if index >= count:
-            raise ConfigError(f"train.device is {name}, but this machine has {count} CUDA devices that PyTorch can use")
+            raise ConfigError(f"{option} is {name}, but this machine has {count} CUDA devices that PyTorch can use")
         return torch.device("cuda", index)
     if device.type == "mps" and not torch.backends.mps.is_available():
-        raise ConfigError("train.device is mps, but PyTorch finds no such device here; try auto or cpu")
+        raise ConfigError(f"{option} is mps, but PyTorch finds no such device here; try auto or cpu")
     return device

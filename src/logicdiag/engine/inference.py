@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..errors import ConfigError, OptionError, choose
+from .distributed import choose_device
 
 MODES = {
     "whole": "the image as it is",
@@ -80,9 +81,7 @@ def autocast(device: torch.device | str, precision: str) -> AbstractContextManag
 
 def where_to_run(device: torch.device | str | None, precision: str | None, trained_in: str) -> tuple[torch.device, str]:
     """A GPU if there is one, and the precision of the training there; fp32 elsewhere, where half is no faster."""
-    if device is None or device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    device = torch.device(device)
+    device = choose_device("auto" if device is None else str(device), option="device")
     return device, precision or (trained_in if device.type == "cuda" else "fp32")
 
 
