@@ -25,7 +25,9 @@ SMALL: dict[str, Any] = {
         "workers": 0,
         "scenes": {"size": 40, "train": 9, "labeled": 4, "val": 2},
     },
-    "model": {"encoder": "small", "decoder_channels": 8},
+    "model": {"encoder": "small", "decoder_channels": 8, "head_bias": 0.0},
+    "method": {"weight": 5.0, "ramp": [0.0, 0.0]},
+    "psi": {"weight": "one"},
     "train": {"steps": 6, "labeled_batch": 2, "unlabeled_batch": 2, "log_every": 2, "val_every": 3, "device": "cpu"},
 }
 

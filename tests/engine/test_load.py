@@ -29,7 +29,7 @@ def test_an_empty_file_is_the_defaults(load):
         "sampling",
         "hierarchical",
     )
-    assert (config.method.weight, config.psi.q, config.train.steps, config.optimizer.power) == (5, 5, 40000, 0.9)
+    assert (config.psi.q, config.train.steps, config.optimizer.power) == (5, 40000, 0.9)
 
 
 def test_nested_parts(load):

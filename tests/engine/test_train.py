@@ -23,7 +23,7 @@ from .small import config, config_file, folder_dataset, on_disk, started
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     out = tmp_path_factory.mktemp("finished") / "run"
-    return train(config(psi={"rules": ["forall x: ~oak(x)"]}), out)
+    return train(config(psi={"rules": ["forall x: ~oak(x)"]}, method={"teacher_decay": 0.5}), out)
 
 
 def test_the_run_folder_has_everything(finished):
@@ -46,7 +46,7 @@ def test_the_run_folder_has_everything(finished):
     assert len(record["lists"]["unlabeled"]["fingerprint"]) == 64
     assert (record["processes"], record["seed"]) == (1, 0)
     again = open_run(finished.path)
-    assert again.config == config(psi={"rules": ["forall x: ~oak(x)"]})
+    assert again.config == config(psi={"rules": ["forall x: ~oak(x)"]}, method={"teacher_decay": 0.5})
     assert [rule.name for rule in again.knowledge.rules] == ["forall x: ~oak(x)"]
 
 
@@ -70,8 +70,9 @@ def test_networks_of_a_run(finished):
     assert state["best"]["step"] in (3, 6)
     last = finished.model("last")
     assert not last.training
+    teacher = state["method"]["teacher"]
     for key, value in last.state_dict().items():
-        assert torch.equal(value, state["model"][key]), key
+        assert torch.equal(value, teacher[f"model.{key}"]), key
     best = finished.model("best").state_dict()
     equal = all(torch.equal(value, best[key]) for key, value in last.state_dict().items())
     assert equal == (state["best"]["step"] == 6)
@@ -202,7 +203,7 @@ def test_validation_without_a_counted_pixel_is_no_best(tmp_path):
         ({"train": {"seed": 2**64}}, ConfigError, "train.seed is 18446744073709551616"),
         ({"train": {"accumulate": 3}}, ConfigError, "train.labeled_batch is 2, expected a multiple of 3"),
         ({"train": {"device": "gpu"}}, ConfigError, "train.device is 'gpu', expected auto, cpu, cuda"),
-        ({"train": {"device": "meta"}}, ConfigError, "train.device is meta, expected auto, cpu, cuda"),
+        ({"train": {"device": "meta"}}, ConfigError, "train.device is 'meta', expected auto, cpu, cuda"),
         ({"method": {"weight": -1}}, ConfigError, "method.weight is -1.0, expected 0 or more"),
         ({"method": {"ramp": [0.5, 0.1]}}, ConfigError, "method.ramp"),
         ({"method": {"teacher_decay": 2}}, ConfigError, "method.teacher_decay is 2.0"),

@@ -67,7 +67,7 @@ class TestFixMatch(MethodTester):
 
 
 class TestMeanTeacher(MethodTester):
-    name, has_teacher = "mean_teacher", True
+    name = "mean_teacher"
 
     def test_views_keep_their_colours(self):
         method = made("mean_teacher")

@@ -23,7 +23,7 @@ def prediction(seed, views=2, size=(5, 6), step=3, slots=None, invalid=0.3):
 
 
 def psi(seed=0, reduce=None, **options):
-    config = PsiConfig(**options)
+    config = PsiConfig(**{"weight": "one", **options})
     made = build_psi(config, build_knowledge(config, H), "hierarchical", seed, reduce)
     assert isinstance(made, Diagnosis)
     return made
