@@ -32,7 +32,8 @@ ARRANGED = {
 
 def arranged(method):
     changes = {part: dict(keys) for part, keys in ARRANGED[method].items()}
-    changes["method"] = {"name": method, **changes.get("method", {})}
+    decay = 0.9 if method == "mean_teacher" else 0.0
+    changes["method"] = {"name": method, "teacher_decay": decay, **changes.get("method", {})}
     changes["train"] = {"save_every": 4, **changes.get("train", {})}
     return changes
 
@@ -61,7 +62,7 @@ def test_resumed_exactly(tmp_path, monkeypatch, method):
     resume(tmp_path / "cut")
     equal_runs(tmp_path / "whole", tmp_path / "cut")
     state = load_checkpoint(tmp_path / "cut", "cpu")
-    assert ("teacher" in state["method"]) == (method != "algorithm1")
+    assert ("teacher" in state["method"]) == (method in ("mean_teacher", "unimatch"))
 
 
 def test_killed_between_checkpoints(tmp_path, monkeypatch):
