@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..data.config import DataConfig
 from ..data.dataset import Dataset
 from ..errors import ConfigError, RunError, choose
 from ..methods.build import METHODS
@@ -35,6 +36,7 @@ def check(config: Config, dataset: Dataset, processes: int = 1) -> None:
         raise ConfigError(f"data.scale is {list(d.scale)}, expected two numbers above 0, the smaller one first")
     if d.workers < 0:
         raise ConfigError(f"data.workers is {d.workers}, expected 0 or more")
+    _check_views(d)
     if config.method.weight < 0:
         raise ConfigError(f"method.weight is {config.method.weight}, expected 0 or more")
     if not dataset.labeled:
@@ -44,6 +46,18 @@ def check(config: Config, dataset: Dataset, processes: int = 1) -> None:
             f"method.name is {config.method.name}, which learns from unlabelled images, but data.unlabeled "
             f"({config.data.unlabeled!r}) names none; add some, or set method.name to supervised"
         )
+
+
+def _check_views(d: DataConfig) -> None:
+    v = d.views
+    shares = {"flip": d.flip, "jitter": v.jitter, "gray": v.gray, "blur": v.blur, "cutmix": v.cutmix}
+    for key, value in shares.items():
+        if not 0 <= value <= 1:
+            name = key if key == "flip" else f"views.{key}"
+            raise ConfigError(f"data.{name} is {value}, expected a probability from 0 to 1")
+    for key in ("brightness", "contrast", "saturation", "hue"):
+        if getattr(v, key) < 0:
+            raise ConfigError(f"data.views.{key} is {getattr(v, key)}, expected 0 or more")
 
 
 def refuse_other_data(run: Run, dataset: Dataset) -> None:

@@ -24,7 +24,9 @@ TRY = "try a lower optimizer.lr, optimizer.clip=1, optimizer.warmup=200, or trai
 
 def diverged(step: int) -> RunError:
     """The end of a run whose network gives no numbers any more."""
-    return RunError(f"step {step}: the network has diverged, its outputs are no numbers; a checkpoint is older; {TRY}")
+    return RunError(
+        f"step {step}: the network has diverged, its outputs are no numbers; checkpoints are from before; {TRY}"
+    )
 
 
 class Watch:
