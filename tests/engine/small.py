@@ -59,6 +59,7 @@ def started(*arguments: object, env: dict[str, str] | None = None) -> subprocess
         stderr=subprocess.PIPE,
         text=True,
         env=environment,
+        start_new_session=True,  # a signal to all of its processes reaches no other
     )
 
 

@@ -144,11 +144,14 @@ def test_ctrl_c_in_a_process_of_its_own(tmp_path, number):
     steps = 30
     changes = {"train": {"steps": steps, "log_every": 1, "val_every": steps}}
     path = config_file(tmp_path, **changes)
-    process = started("train", path, "--out", tmp_path / "cut")
+    process = started("train", path, "--out", tmp_path / "cut", "data.workers=2")
     metrics = tmp_path / "cut" / "metrics.jsonl"
     while process.poll() is None and not (metrics.exists() and metrics.stat().st_size):
         time.sleep(0.005)
-    process.send_signal(number)
+    if number == signal.SIGINT:
+        os.killpg(process.pid, number)  # as a terminal does: the workers get it too
+    else:
+        process.send_signal(number)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
     assert out == ""
@@ -165,6 +168,19 @@ def test_ctrl_c_in_a_process_of_its_own(tmp_path, number):
         _, err = process.communicate(timeout=60)
         assert process.returncode == 0, err
     equal_runs(tmp_path / "whole", tmp_path / "cut")
+
+
+def test_tensorboard_of_a_resumed_run_has_every_line_once(tmp_path, monkeypatch):
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    with monkeypatch.context() as patch:
+        stop_after(patch, 4)
+        with pytest.raises(Interrupted):
+            train(config(), tmp_path / "run")
+    resume(tmp_path / "run")
+    board = accumulator.EventAccumulator(str(tmp_path / "run" / "tensorboard"))
+    board.Reload()
+    lines = [line for line in read_metrics(tmp_path / "run") if "loss" in line]
+    assert [event.step for event in board.Scalars("loss")] == [line["step"] for line in lines] == [2, 4, 6]
 
 
 # ---- files that are not as they should be ---------------------------------------------------------------------------

@@ -169,6 +169,13 @@ def test_a_consistent_and_sure_prediction_counts_fully():
     assert int(statistics["conflict"][0]) == 0
 
 
+def test_families_in_any_order_are_the_same():
+    found = psi(families="EDC")
+    assert found.single_leaf
+    target, expected = (made(prediction(0), prediction(1))[0] for made in (found, psi()))
+    assert torch.equal(target.leaf, expected.leaf)
+
+
 def test_nothing_labelled_and_nothing_valid():
     nothing = Prediction(torch.zeros(0, N, 5, 6), torch.zeros(0, 5, 6, dtype=torch.bool))
     target, _ = psi()(prediction(0), nothing)

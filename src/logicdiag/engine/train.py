@@ -321,7 +321,7 @@ def _log(path: Path, start: int, first: bool) -> Iterator[Callable[[dict[str, An
 
     with (
         open(path / "metrics.jsonl", "a", encoding="utf-8") as file,
-        SummaryWriter(path / "tensorboard", purge_step=start) as board,
+        SummaryWriter(path / "tensorboard", purge_step=start + 1) as board,
     ):
 
         def log(line: dict[str, Any]) -> None:
