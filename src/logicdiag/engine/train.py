@@ -52,8 +52,16 @@ class Interrupted(Exception):
         super().__init__(f"stopped at step {step} of {steps}; go on with: logicdiag train --resume {run}")
 
 
-def train(config: Config, out: str | Path, base: str | Path | None = None) -> Run:
-    """Train into a new run folder. Relative paths of the configuration start at `base`, its own folder."""
+def train(
+    config: Config,
+    out: str | Path,
+    base: str | Path | None = None,
+    observe: Callable[[Trainer], None] | None = None,
+) -> Run:
+    """Train into a new run folder. Relative paths of the configuration start at `base`, its own folder.
+
+    `observe` is shown the trainer after every step.
+    """
     base = Path(base or ".")
     with world(config.train.device) as here:
         dataset = open_dataset(config.data, base)
@@ -61,7 +69,7 @@ def train(config: Config, out: str | Path, base: str | Path | None = None) -> Ru
         if here.is_first:
             create_run(Path(out), config, base, dataset, trainer.facts())
         here.wait()
-        trainer.run()
+        trainer.run(observe)
     return open_run(out)
 
 
@@ -142,7 +150,7 @@ class Trainer:
 
     # ---- the loop ------------------------------------------------------------------------------
 
-    def run(self) -> None:
+    def run(self, observe: Callable[[Trainer], None] | None = None) -> None:
         t = self.config.train
         with ExitStack() as stack:
             display = stack.enter_context(Display(t.steps, self.done, self.here.is_first))
@@ -154,6 +162,8 @@ class Trainer:
                 self._step(next(batches))
                 self.done += 1
                 display.step(self.done)
+                if observe is not None:
+                    observe(self)
                 if self.done % t.log_every == 0 or self.done == t.steps:
                     line = self._line()
                     log({"step": self.done, **line})

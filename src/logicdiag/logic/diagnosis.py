@@ -150,9 +150,10 @@ class Diagnoser:
             yield block, rows, inside
 
     def _pixels_at_once(self, probs: Tensor, floats_per_pixel: int) -> int:
-        """Many enough to be worth the calls; few enough for memory beside the input and, on a CPU, for its caches."""
-        cached, many = (40 << 20, 2048) if probs.device.type == "cpu" else (1 << 30, 1 << 16)
-        wanted = max(many, cached // (4 * floats_per_pixel))
+        """On a CPU few enough for its caches, and for memory beside the input; on a GPU as many as fill a gigabyte."""
+        if probs.device.type != "cpu":
+            return max(1 << 16, (1 << 30) // (4 * floats_per_pixel))
+        wanted = max(2048, (40 << 20) // (4 * floats_per_pixel))
         return max(256, min(wanted, probs.numel() * probs.element_size() // (4 * floats_per_pixel)))
 
     # ---- truth degrees -------------------------------------------------------------------------

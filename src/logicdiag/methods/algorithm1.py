@@ -15,6 +15,8 @@ from .method import Losses, Method, Step
 
 
 class Algorithm1(Method):
+    default_decay = 0.0
+
     def _averages(self, decay: float) -> bool:
         if decay > 0:
             raise ConfigError(f"method.teacher_decay is {decay}, but algorithm1 has no teacher; leave it null")

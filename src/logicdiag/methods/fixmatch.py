@@ -6,7 +6,7 @@ The weak view of an unlabelled image makes the label, a strong view learns it:
 
 Where ours differs from the papers: strong views are those of ST++ and UniMatch (colour jitter, gray, blur, CutMix);
 labelled and strong views go through the student in one pass, so they share batch-norm statistics; the weak view goes
-through the network as it is at inference; `method.teacher_decay` above 0 puts an averaged teacher in its place.
+through an averaged teacher. `method.teacher_decay: 0` is the papers' way: the student itself, as it is at inference.
 """
 
 from __future__ import annotations

@@ -16,8 +16,6 @@ from .method import Losses, Method, Step
 
 
 class MeanTeacher(Method):
-    default_decay = 0.99
-
     def _averages(self, decay: float) -> bool:
         if decay <= 0:
             raise ConfigError(

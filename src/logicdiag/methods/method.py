@@ -63,8 +63,11 @@ class Method:
     """One algorithm: `losses` of a step; then the optimiser; then `follow`."""
 
     needs_unlabeled: ClassVar[bool] = True
-    default_decay: ClassVar[float] = 0.0
-    """Decay of the averaged teacher, unless the configuration says; 0: the student is its own teacher."""
+    default_decay: ClassVar[float] = 0.996
+    """Decay of the averaged teacher, unless the configuration says; 0: the student is its own teacher.
+
+    One for all methods, so that they are compared with the same kind of network: the averaged one is also evaluated.
+    """
 
     def __init__(self, setting: Setting) -> None:
         self.student, self.psi, self.loss = setting.student, setting.psi, setting.loss

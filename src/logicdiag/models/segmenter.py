@@ -31,7 +31,7 @@ class ModelConfig:
     weights: str | None = None  # hub, hub:NAME, lite, or a file (.safetensors, .pth); None: random
     dropout: float = 0.0  # of whole channels, in the decoder
     decoder_channels: int | None = None  # None: 256, and 64 for `small`
-    head_bias: float | None = None  # what the head's logits start at; None: 0; a flat head does not feel it
+    head_bias: float | None = -3.0  # what the head's logits start at (most labels are false); a flat head feels none
 
 
 class Segmenter(nn.Module):

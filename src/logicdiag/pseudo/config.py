@@ -29,7 +29,7 @@ class PsiConfig:
     """pmean_error, mean or min."""
     budget: int = 1024
     """Most diagnoses of one pixel that are listed, where tangled rules make listing necessary."""
-    weight: str = "one"
+    weight: str = "posterior"
     """diagnosis: what a pixel counts: one (the paper), posterior (the probability of the diagnosis taken), or
     confidence (as posterior, times the probability of its least sure output).
     """
