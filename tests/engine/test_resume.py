@@ -141,7 +141,7 @@ def test_a_second_interrupt_stops_at_once():
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_in_a_process_of_its_own(tmp_path, number):
-    steps = 30
+    steps = 20
     changes = {"train": {"steps": steps, "log_every": 1, "val_every": steps}}
     path = config_file(tmp_path, **changes)
     process = started("train", path, "--out", tmp_path / "cut", "data.workers=2")
