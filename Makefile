@@ -4,7 +4,7 @@ BIN     = $(VENV)/bin
 STAMP   = $(VENV)/.installed
 SLOW_CASES ?= 100000
 
-.PHONY: test lint types tests test-slow bench clean
+.PHONY: test lint types tests test-slow demo bench clean
 
 test: lint types tests
 
@@ -25,6 +25,9 @@ tests: $(STAMP)
 
 test-slow: $(STAMP)
 	LOGICDIAG_CASES=$(SLOW_CASES) $(BIN)/pytest -n 2 -m slow
+
+demo: $(STAMP)
+	$(BIN)/logicdiag demo
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/reasoning.py

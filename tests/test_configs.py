@@ -1,0 +1,40 @@
+"""Every configuration that is shipped can be read, and says what its recipe says."""
+
+from pathlib import Path
+
+import pytest
+
+from logicdiag.data.layouts import LAYOUTS
+from logicdiag.engine.load import load_config
+from logicdiag.methods.build import METHODS
+from logicdiag.pseudo.build import PSI
+
+CONFIGS = Path(__file__).parent.parent / "configs"
+FILES = sorted(CONFIGS.rglob("*.yaml"))
+
+
+def test_there_are_all():
+    names = {str(file.relative_to(CONFIGS)) for file in FILES}
+    assert {"camvid.yaml", "oxford_pets.yaml", "scenes.yaml"} <= names
+    assert {f"paper/{name}.yaml" for name in ("voc2012", "cityscapes", "coco")} <= names
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(CONFIGS)))
+def test_reads(file):
+    config = load_config(file)
+    assert config.data.layout in {*LAYOUTS, "scenes"}
+    assert config.method.name in METHODS
+    assert config.psi.name in PSI
+
+
+@pytest.mark.parametrize(
+    ("name", "crop", "lr", "encoder"),
+    [("voc2012", 513, 0.0025, "resnet101"), ("cityscapes", 769, 0.01, "resnet101"), ("coco", 513, 0.01, "xception65")],
+)
+def test_the_paper(name, crop, lr, encoder):
+    c = load_config(CONFIGS / "paper" / f"{name}.yaml")
+    assert (c.data.crop, c.optimizer.lr, c.model.encoder) == (crop, lr, encoder)
+    assert (c.train.steps, c.train.labeled_batch + c.train.unlabeled_batch) == (40000, 16)
+    assert (c.method.name, c.psi.name, c.psi.strategy, c.psi.weight) == ("fixmatch", "diagnosis", "sampling", "one")
+    assert (c.method.weight, c.psi.q, c.method.teacher_decay, c.method.ramp) == (5, 5, 0, (0, 0))
+    assert (c.optimizer.power, c.optimizer.weight_decay, c.optimizer.clip) == (0.9, 5e-4, None)
