@@ -11,7 +11,7 @@ from jaxtyping import install_import_hook
 import tests.typechecker
 
 CHECKED = [
-    *(f"logicdiag.kernels.{name}" for name in ("automaton", "layout", "native", "paths", "reference", "taken", "truth")),
+    *(f"logicdiag.kernels.{n}" for n in ("automaton", "layout", "native", "paths", "reference", "taken", "truth")),
     "logicdiag.logic.repair",
     "logicdiag.logic.truth",
 ]

@@ -91,7 +91,7 @@ def test_ctrl_c(said, tmp_path, monkeypatch):
     err = said("train", path, "--out", tmp_path / "run", expect=130)
     last = err.splitlines()[-1]
     assert last == f"logicdiag: stopped at step 2 of 6; go on with: logicdiag train --resume {tmp_path / 'run'}"
-    said("train", "--resume", tmp_path / "run")
+    said("train", "--resume", tmp_path / "run", "data.workers=0")
     assert load_checkpoint(tmp_path / "run", "cpu")["done"] == 6
 
 
@@ -182,6 +182,7 @@ def one_line(err):
         ("train --resume nowhere", "nowhere is no run folder: it has no config.yaml"),
         ("train --resume .", ". is no run folder: it has no config.yaml"),
         ("train small.yaml --resume nowhere", "--resume goes on with a run as it was"),
+        ("train --resume nowhere train.seed=3", "train.seed=3 cannot change, only data.root, data.workers"),
         ("train --resume nowhere --print-config", "--resume goes on with a run as it was"),
         ("train small.yaml --outt x", None),
         ("evaluate nowhere", "nowhere is no run folder"),

@@ -9,6 +9,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+import torch
+
 from . import __version__, commands
 from .errors import LogicDiagError
 from .logic.diagnosis import STRATEGIES
@@ -31,6 +33,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         sys.stderr.write("logicdiag: interrupted\n")
         return 130
+    except torch.OutOfMemoryError:
+        sys.stderr.write(
+            "logicdiag: the GPU's memory is full; try a smaller data.crop, smaller batches (train.labeled_batch, "
+            "train.unlabeled_batch), train.accumulate=2 or more, or train.precision=bf16\n"
+        )
+        return 2
     except OSError as error:
         if error.filename is not None:
             sys.stderr.write(f"logicdiag: {error.filename}: {error.strerror}\n")

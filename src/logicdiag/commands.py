@@ -86,9 +86,9 @@ def train(args: argparse.Namespace) -> int:
     from .engine.train import train as train_run
 
     if args.resume:
-        if args.config or args.changes or args.out or args.print_config:
-            raise ConfigError("--resume goes on with a run as it was; it takes no configuration, changes or --out")
-        start = lambda: resume(args.resume)  # noqa: E731
+        if args.config or args.out or args.print_config:
+            raise ConfigError("--resume goes on with a run as it was; it takes no configuration and no --out")
+        start = lambda: resume(args.resume, args.changes)  # noqa: E731
     else:
         if not args.config:
             raise ConfigError("a configuration is missing: logicdiag train CONFIG.yaml, or --resume RUN")

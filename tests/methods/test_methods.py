@@ -87,9 +87,6 @@ class TestMeanTeacher(MethodTester):
 class TestUniMatch(MethodTester):
     name, parts = "unimatch", ("labeled", "unlabeled", "features")
 
-    def unlabeled(self, parts):
-        return parts["unlabeled"] + 0.5 * parts["features"]
-
     def test_three_terms(self):
         method = made("unimatch", "threshold")
         step = a_step(method)

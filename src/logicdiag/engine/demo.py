@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ..data.config import DataConfig, ScenesConfig
-from ..data.open import open_dataset
+from ..data.scenes import scenes as generated
 from ..errors import ConfigError, RunError
 from ..files import written_whole
 from ..logic.diagnosis import Diagnoser
@@ -33,16 +33,16 @@ SHOWN = 3
 """Unlabelled scenes in the figure."""
 
 
-def demo_config(method: str, steps: int, seed: int) -> Config:
+def demo_config(method: str, steps: int, seed: int, scenes: ScenesConfig | None = None) -> Config:
     """The configuration of one of the three runs; they differ in the method alone."""
     flat = method != "logicdiag"
     return Config(
         data=DataConfig(
             layout="scenes",
-            crop=96,
+            crop=64,
             scale=(0.75, 1.5),
             workers=0,
-            scenes=ScenesConfig(seed=seed),
+            scenes=scenes or ScenesConfig(seed=seed),
         ),
         model=ModelConfig(encoder="small", head="flat" if flat else "hierarchical", head_bias=None if flat else -2.0),
         method=MethodConfig(
@@ -62,7 +62,7 @@ class Compared:
     seconds: float
 
 
-def run_demo(out: Path, steps: int, seed: int, console: Console) -> list[Compared]:
+def run_demo(out: Path, steps: int, seed: int, console: Console, scenes: ScenesConfig | None = None) -> list[Compared]:
     """Train, evaluate, print and draw; into `out`, which holds nothing else."""
     if steps < 10:
         raise ConfigError(f"--steps is {steps}, expected at least 10")
@@ -77,7 +77,7 @@ def run_demo(out: Path, steps: int, seed: int, console: Console) -> list[Compare
         console.print(f"{method}: {steps} steps")
         snapshots = Snapshots(steps) if method == "logicdiag" else None
         begin = time.perf_counter()
-        train(demo_config(method, steps, seed), out / method, observe=snapshots)
+        train(demo_config(method, steps, seed, scenes), out / method, observe=snapshots)
         seconds = time.perf_counter() - begin
         evaluations = evaluate_run(out / method)
         found.append(Compared(method, evaluations["last"], evaluations.get("best", evaluations["last"]), seconds))
@@ -85,6 +85,7 @@ def run_demo(out: Path, steps: int, seed: int, console: Console) -> list[Compare
             draw(out / "pseudo_labels.png", out / method, snapshots)
     _write(out / "table.json", found)
     console.print(table(found))
+    console.print("best: leaves, of the checkpoint that was best on these very images; -: a flat head", soft_wrap=True)
     console.print(
         "One seed, small pictures, minutes of training: it shows that everything works, and not which method is best.",
         soft_wrap=True,
@@ -99,9 +100,9 @@ def table(found: list[Compared]) -> Table:
     shown = Table(title=title)
     shown.add_column("method")
     for level in range(1, levels + 1):
-        shown.add_column(f"level {level}{' (leaves)' * (level == levels)}", justify="right")
-    for name in ("leaves, best", "violations", "seconds"):
-        shown.add_column(name, justify="right")
+        shown.add_column("leaves" if level == levels else f"level {level}", justify="right")
+    for name in ("best", "violations", "seconds"):
+        shown.add_column(name, justify="right", no_wrap=True)
     for row in found:
         broken = "-" if row.last.violations is None else f"{100 * row.last.violations.share:.2f} %"
         shown.add_row(
@@ -111,7 +112,6 @@ def table(found: list[Compared]) -> Table:
             broken,
             f"{row.seconds:.0f}",
         )
-    shown.caption = "best: the checkpoint that was best on these very images; violations: before repair; -: a flat head"
     return shown
 
 
@@ -145,9 +145,12 @@ def draw(path: Path, run_path: Path, snapshots: Snapshots) -> None:
     """Rows: unlabelled scenes. Columns: the scene, and at each moment its labels before and after repair; the truth."""
     run = open_run(run_path)
     model = run.model("last")
-    scenes = open_dataset(run.config.data, run.base).unlabeled[:SHOWN]
-    images = torch.stack([torch.from_numpy(scene.image()) for scene in scenes])
     h = run.hierarchy
+    names = {photo.name for photo in run.dataset().unlabeled[:SHOWN]}
+    made = [
+        scene for scene in generated(run.config.data.scenes)[1] if scene.name in names
+    ]  # with masks, for the eye alone
+    images = torch.stack([torch.from_numpy(scene.image()) for scene in made])
     columns = [Column("scene", [image.numpy() for image in images])]
     diagnoser = Diagnoser(run.knowledge, run.config.psi.strategy, run.config.psi.q)
     for step, weights in sorted(snapshots.taken.items()):
@@ -158,6 +161,7 @@ def draw(path: Path, run_path: Path, snapshots: Snapshots) -> None:
         share = float(result.conflict.float().mean())
         columns.append(Column(f"step {step}, before: {share:.0%} in conflict", [marked(leaf, h) for leaf in seen]))
         columns.append(Column("after", [coloured(leaf, h) for leaf in result.leaf]))
+    columns.append(Column("truth", [coloured(torch.from_numpy(scene.mask()).long(), h) for scene in made]))
     with written_whole([path]) as [part]:
         grid(columns, h).save(part, format="PNG")
 

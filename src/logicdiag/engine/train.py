@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +18,7 @@ from ..data.dataset import Dataset
 from ..data.loader import Loader, Views
 from ..data.open import open_dataset
 from ..data.views import draws
-from ..errors import ProbabilityError, RunError
+from ..errors import ConfigError, ProbabilityError, RunError
 from ..methods.build import METHODS, build_method
 from ..methods.loss import Loss
 from ..methods.method import Losses, Setting, Step
@@ -41,7 +41,7 @@ from .watch import Watch, diverged
 
 CHECK = 10
 """Several processes ask each other this often whether one was told to stop."""
-SETTLED = 0.25
+SETTLED = 0.5
 """Share of a run after which a network that knows a single class is a failure, and not a beginner."""
 
 
@@ -73,12 +73,22 @@ def train(
     return open_run(out)
 
 
-def resume(path: str | Path) -> Run:
+MAY_MOVE = ("data.root", "data.workers", "train.device")
+"""Settings that may be others when a run goes on: where it is worked on, and not what is learned."""
+
+
+def resume(path: str | Path, changes: Sequence[str] = ()) -> Run:
     """Go on with a run that was interrupted, to its end; its weights come out as if it had never stopped.
 
-    A run without a checkpoint had not come that far, and begins again.
+    A run without a checkpoint had not come that far, and begins again. `changes` may say where data and devices are
+    now.
     """
-    run = open_run(path)
+    for change in changes:
+        if change.partition("=")[0] not in MAY_MOVE:
+            raise ConfigError(
+                f"--resume goes on with a run as it was; {change} cannot change, only {', '.join(MAY_MOVE)}"
+            )
+    run = open_run(path, tuple(changes))
     with world(run.config.train.device) as here:
         state = load_checkpoint(run.path, here.device)
         config, dataset = run.config, run.dataset()

@@ -43,6 +43,11 @@ arithmetic.
 Buffer = Float[Tensor, "states pixels"]
 
 
+def in_tiles(device: torch.device) -> bool:
+    """Whether pixels go through a sweep a few at a time, in machine code, and need no buffer of all states."""
+    return native.available and device.type == "cpu"
+
+
 def diagnose(
     automaton: Automaton,
     observed: Bool[Tensor, "n pixels"],
@@ -55,7 +60,7 @@ def diagnose(
     rows = None if len(automaton.rows) == len(observed) else torch.tensor(automaton.rows, device=flip.device)
     truth, odds = (observed, flip) if rows is None else (observed[rows], flip[rows])
     work = _Work(automaton.schedule, truth, odds, choice, generator, expected)
-    first_left = work.native() if native.available and flip.device.type == "cpu" else None
+    first_left = work.native() if in_tiles(flip.device) else None
     tiers = [(torch.float32, PRODUCTS), (torch.float64, PRODUCTS), (torch.float64, LOGARITHMS)]
     done = (flip.dtype == torch.float64) + (first_left is not None)
     pixels = first_left
@@ -85,7 +90,7 @@ class _Work:
         generator: torch.Generator | None,
         expected: bool,
     ) -> None:
-        self.schedule, self.truth, self.flip = schedule, truth, flip.contiguous()
+        self.schedule, self.truth, self.flip = schedule, truth.contiguous(), flip.contiguous()
         self.choice, self.generator, self.expected = choice, generator, expected
         self.revised = truth
         self.log_prob = flip.new_zeros(flip.shape[1])

@@ -43,7 +43,7 @@ def sample(
     """
     from . import sweeps
 
-    revised, (total, least, flipped) = truth.clone(), flip.new_zeros(3, flip.shape[1])
+    revised, (total, least, flipped) = torch.empty_like(truth), flip.new_zeros(3, flip.shape[1])
     _in_parallel(sweeps.sample, schedule, truth, flip, less, draws, revised, total, least, flipped)
     return revised, flipped, Sums(total, least)
 
@@ -54,7 +54,7 @@ def likeliest(
     """Labels after the likeliest diagnosis, and the log odds of what it flips."""
     from . import sweeps
 
-    revised, flipped = truth.clone(), flip.new_zeros(flip.shape[1])
+    revised, flipped = torch.empty_like(truth), flip.new_zeros(flip.shape[1])
     _in_parallel(sweeps.likeliest, schedule, truth, flip, revised, flipped)
     return revised, flipped
 
@@ -71,18 +71,18 @@ def expect(schedule: Schedule, truth: Bool[Tensor, "rows pixels"], flip: Rows, l
 def _in_parallel(kernel: Callable[..., None], schedule: Schedule, *tensors: Tensor) -> None:
     """The kernel over all pixels, cut between the threads."""
     tables, arrays = schedule.flat, [tensor.numpy() for tensor in tensors]
+    assert all(array.flags.c_contiguous for array in arrays)
     pixels = arrays[0].shape[-1]
     parts = max(1, min(torch.get_num_threads(), pixels // 256))
     bounds = [pixels * part // parts for part in range(parts + 1)]
 
     def work(part: int) -> None:
-        some = slice(bounds[part], bounds[part + 1])
-        kernel(*tables, *(array[..., some] for array in arrays))
+        kernel(*tables, bounds[part], bounds[part + 1], *arrays)
 
-    if parts == 1:
-        work(0)
-    else:
-        list(_threads(parts).map(work, range(parts)))
+    others = [_threads(parts - 1).submit(work, part) for part in range(1, parts)] if parts > 1 else []
+    work(0)
+    for other in others:
+        other.result()
 
 
 @cache

@@ -1,9 +1,10 @@
 """The loops of `native.py`, compiled by numba at their first call and kept on disk.
 
-Every kernel takes the tables of a schedule (`schedule.Flat`) and then arrays whose last dimension is the pixels. A tile
-of pixels goes through a whole sweep together: `weights[row, x]` is the weight of a state at pixel x of the tile. Inner
-loops run over whole rows of the tile, always to its end, so that they become wide instructions; what they do past the
-last pixel is never read.
+Every kernel takes the tables of a schedule (`schedule.Flat`), the pixels to work on, from `here` to `end`, and arrays
+whose last dimension is all pixels: contiguous ones, because numba makes slow code for slices. A tile of pixels goes
+through a whole sweep together: `weights[row, x]` is the weight of a state at pixel x of the tile. Inner loops run over
+whole rows of the tile, always to its end, so that they become wide instructions; what they do past the last pixel is
+never read.
 """
 
 from __future__ import annotations
@@ -66,7 +67,9 @@ def _weigh_node(truth, flip, less, rows, least):
 
 
 @compiled
-def sample(first, height, final, start, left, right, draw, truth, flip, less, draws, revised, total, least, flipped):
+def sample(
+    first, height, final, start, left, right, draw, here, end, truth, flip, less, draws, revised, total, least, flipped
+):
     """Draw a diagnosis at each pixel: up for the weights, then down along one run, a random number at each fork.
 
     `on` is 1 at the states of the run. Of a state's ways the first is taken whose running sum exceeds the draw, else
@@ -75,8 +78,8 @@ def sample(first, height, final, start, left, right, draw, truth, flip, less, dr
     dtype, zero, one = flip.dtype, flip.dtype.type(0), flip.dtype.type(1)
     weights, on = np.zeros((height, TILE), dtype), np.empty((height, TILE), dtype)
     low, bound, running, waiting = np.zeros((4, TILE), dtype)
-    for begin in range(0, truth.shape[1], TILE):
-        size = min(TILE, truth.shape[1] - begin)
+    for begin in range(here, end, TILE):
+        size = min(TILE, end - begin)
         _weigh(first, height, start, left, right, truth, flip, less, begin, size, weights, low)
         on[:] = zero
         on[final] = one
@@ -112,13 +115,13 @@ def sample(first, height, final, start, left, right, draw, truth, flip, less, dr
 
 
 @compiled
-def likeliest(first, height, final, start, left, right, draw, truth, flip, revised, flipped):
+def likeliest(first, height, final, start, left, right, draw, here, end, truth, flip, revised, flipped):
     """Follow the likeliest run of each pixel; of equal ways, the first. Weights are logarithms."""
     dtype, zero, one = flip.dtype, flip.dtype.type(0), flip.dtype.type(1)
     forbidden = dtype.type(-FORBIDDEN)
     weights, on, waiting = np.zeros((height, TILE), dtype), np.empty((height, TILE), dtype), np.empty(TILE, dtype)
-    for begin in range(0, truth.shape[1], TILE):
-        size = min(TILE, truth.shape[1] - begin)
+    for begin in range(here, end, TILE):
+        size = min(TILE, end - begin)
         for node in range(truth.shape[0]):
             row = 1 + 4 * node
             for x in range(size):
@@ -172,12 +175,12 @@ def _flip(on, truth, flip, begin, size, revised, flipped):
 
 
 @compiled
-def expect(first, height, final, start, left, right, draw, truth, flip, less, share, total, least):
+def expect(first, height, final, start, left, right, draw, here, end, truth, flip, less, share, total, least):
     """The probability that each node is flipped: the weight of a state is handed down in shares."""
     dtype, zero, one = flip.dtype, flip.dtype.type(0), flip.dtype.type(1)
     weights, on, low = np.zeros((height, TILE), dtype), np.empty((height, TILE), dtype), np.empty(TILE, dtype)
-    for begin in range(0, truth.shape[1], TILE):
-        size = min(TILE, truth.shape[1] - begin)
+    for begin in range(here, end, TILE):
+        size = min(TILE, end - begin)
         _weigh(first, height, start, left, right, truth, flip, less, begin, size, weights, low)
         on[:] = zero
         on[final] = one

@@ -41,10 +41,11 @@ class Program:
     layout: Layout
     parts: tuple[PathProgram | Automaton | Search, ...]
 
-    @property
-    def floats_per_pixel(self) -> int:
-        """About how many numbers a pixel occupies while it is worked on."""
+    def floats_per_pixel(self, device: torch.device) -> int:
+        """About how many numbers a pixel occupies while it is worked on there."""
         n = len(self.layout.order)
+        if automata.in_tiles(device):
+            return 14 * n
         held = [part.schedule.height for part in self.parts if isinstance(part, Automaton)]
         return 14 * n + 2 * max(held, default=0)
 

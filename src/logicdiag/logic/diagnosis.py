@@ -109,7 +109,7 @@ class Diagnoser:
             self._trust(measured, probs.device, working_dtype(probs)),
             Result.like(probs, dim, self.strategy == "soft", measured),
             dim,
-            self._pixels_at_once(probs, self.program.floats_per_pixel),
+            self._pixels_at_once(probs, self.program.floats_per_pixel(probs.device)),
             generator,
         )
         with torch.autocast(probs.device.type, enabled=False):

@@ -39,10 +39,11 @@ class UniMatch(Method):
         on_labeled, on_first, on_second, on_dropped = self._forward(labeled, unlabeled, first, second)
         target, statistics = self.target(weak, unlabeled, on_labeled, labeled)
         supervised = self.labeled_loss(on_labeled, step)
-        consistency = STRONG * self.unlabeled_loss(on_first, target.mixed(first_boxes), step)
-        consistency = consistency + STRONG * self.unlabeled_loss(on_second, target.mixed(second_boxes), step)
+        strong = self.unlabeled_loss(on_first, target.mixed(first_boxes), step)
+        strong = strong + self.unlabeled_loss(on_second, target.mixed(second_boxes), step)
         features = self.unlabeled_loss(on_dropped, target, step)
-        total = supervised + self.weight(step) * (consistency + FEATURES * features)
+        consistency = STRONG * strong + FEATURES * features
+        total = supervised + self.weight(step) * consistency
         parts = {"labeled": supervised, "unlabeled": consistency, "features": features}
         return Losses(total, parts, statistics)
 
