@@ -16,7 +16,7 @@ from .errors import LogicDiagError
 from .logic.diagnosis import STRATEGIES
 from .logic.fuzzy import CONNECTIVES, QUANTIFIERS
 
-DEMO_STEPS = 400
+DEMO_STEPS = 600
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -58,19 +58,21 @@ def test_path_bce_of_sure_predictions():
 def test_loss_is_a_sum_over_weighted_pixels(nodes, by):
     logits, target = random()
     full = F.binary_cross_entropy_with_logits(logits, paths(H, target.leaf), reduction="none").sum(1) / by
-    loss = Loss(LossConfig(nodes=nodes), H, "hierarchical")
+    loss = Loss(LossConfig(nodes=nodes, leaf=0.0), H, "hierarchical")
     torch.testing.assert_close(loss(logits, target, 0, SLOTS), (full * target.weight).sum())
 
 
 def test_labels_are_taken_instead_of_the_leaf():
     logits, target = random()
     labels = torch.rand(logits.shape, generator=torch.Generator().manual_seed(1))
-    loss = Loss(LossConfig(), H, "hierarchical")
+    loss = Loss(LossConfig(leaf=0.0), H, "hierarchical")
     full = F.binary_cross_entropy_with_logits(logits, labels, reduction="none").sum(1)
     found = loss(logits, Target(target.weight, target.leaf, labels), 0, SLOTS)
     torch.testing.assert_close(found, (full * target.weight).sum())
     same = loss(logits, Target(target.weight, None, paths(H, target.leaf)), 0, SLOTS)
     torch.testing.assert_close(same, loss(logits, target, 0, SLOTS))
+    with_leaf = Loss(LossConfig(leaf=1.0), H, "hierarchical")  # whose target there is none of
+    torch.testing.assert_close(with_leaf(logits, Target(target.weight, target.leaf, labels), 0, SLOTS), found)
 
 
 def test_flat_head_learns_by_cross_entropy():
@@ -84,7 +86,7 @@ def test_flat_head_learns_by_cross_entropy():
 
 def test_leaf_cross_entropy_stands_beside_the_binary_one():
     logits, target = random()
-    plain = Loss(LossConfig(), H, "hierarchical")(logits, target, 0, SLOTS)
+    plain = Loss(LossConfig(leaf=0.0), H, "hierarchical")(logits, target, 0, SLOTS)
     found = Loss(LossConfig(leaf=0.5), H, "hierarchical")(logits, target, 0, SLOTS)
     leaves = F.cross_entropy(logits[:, list(H.leaf_indices)], target.leaf, reduction="none")
     torch.testing.assert_close(found, plain + 0.5 * (leaves * target.weight).sum())
@@ -182,7 +184,7 @@ def test_certainty():
     ("options", "head", "error", "says"),
     [
         ({"points": 0}, "hierarchical", ConfigError, "loss.points is 0, expected a whole number of at least 1"),
-        ({"leaf": 0.5}, "flat", ConfigError, "loss.leaf adds a cross entropy over leaves"),
+        ({"leaf": -0.5}, "hierarchical", ConfigError, "loss.leaf is -0.5, expected 0 or more"),
         ({"nodes": "men"}, "hierarchical", OptionError, "did you mean 'mean'"),
         ({"points_by": "uncertian"}, "hierarchical", OptionError, "did you mean 'uncertain'"),
     ],

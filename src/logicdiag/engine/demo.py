@@ -44,12 +44,12 @@ def demo_config(method: str, steps: int, seed: int, scenes: ScenesConfig | None 
             workers=0,
             scenes=scenes or ScenesConfig(seed=seed),
         ),
-        model=ModelConfig(encoder="small", head="flat" if flat else "hierarchical", head_bias=None if flat else -2.0),
+        model=ModelConfig(encoder="small", head="flat" if flat else "hierarchical"),
         method=MethodConfig(
-            name="supervised" if method == "supervised" else "fixmatch", weight=1.0, ramp=(0.1, 0.4), teacher_decay=0.98
+            name="supervised" if method == "supervised" else "fixmatch", weight=1.0, ramp=(0.3, 0.6), teacher_decay=0.98
         ),
         psi=PsiConfig(name="threshold" if flat else "diagnosis", weight="posterior"),
-        optimizer=OptimizerConfig(name="adamw", lr=2e-3, head_lr=1.0, weight_decay=0.01),
+        optimizer=OptimizerConfig(name="adamw", lr=0.01, head_lr=1.0, weight_decay=0.01),
         train=TrainConfig(steps=steps, seed=seed, val_every=max(1, steps // 10)),
     )
 

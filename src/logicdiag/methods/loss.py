@@ -28,12 +28,10 @@ class Loss:
         choose("loss.points_by", config.points_by, POINTS_BY)
         if config.points is not None and config.points < 1:
             raise ConfigError(f"loss.points is {config.points}, expected a whole number of at least 1, or null")
-        if config.leaf and head == "flat":
-            raise ConfigError(
-                "loss.leaf adds a cross entropy over leaves, which is all that a flat head has; set it to 0"
-            )
+        if config.leaf < 0:
+            raise ConfigError(f"loss.leaf is {config.leaf}, expected 0 or more")
         self.leaf_channels = torch.tensor(hierarchy.leaf_indices)
-        self.paths = path_table(hierarchy)
+        self.paths, self.nodes = path_table(hierarchy), len(hierarchy)
 
     def __call__(self, logits: Float[Tensor, "b c h w"], target: Target, step: int, slots: tuple[int, ...]) -> Tensor:
         logits = logits.float()
@@ -51,16 +49,16 @@ class Loss:
                 raise ConfigError("a flat head learns from leaves, but the target has one label per concept")
             return F.cross_entropy(logits, target.leaf, reduction="none")
         if target.labels is not None:
-            loss = F.binary_cross_entropy_with_logits(logits, target.labels, reduction="none").sum(1)
-        else:
-            assert target.leaf is not None
-            loss = path_bce(logits, target.leaf, self.paths.to(logits.device))
-        if self.reduction == "mean":
-            loss = loss / logits.shape[1]
-        if self.config.leaf and target.leaf is not None:
+            return self._per_node(F.binary_cross_entropy_with_logits(logits, target.labels, reduction="none").sum(1))
+        assert target.leaf is not None
+        loss = self._per_node(path_bce(logits, target.leaf, self.paths.to(logits.device)))
+        if self.config.leaf:
             leaves = logits.index_select(1, self.leaf_channels.to(logits.device))
             loss = loss + self.config.leaf * F.cross_entropy(leaves, target.leaf, reduction="none")
         return loss
+
+    def _per_node(self, summed: Tensor) -> Tensor:
+        return summed if self.reduction == "sum" else summed / self.nodes
 
     @torch.no_grad()
     def _points(self, logits: Tensor, step: int, slots: tuple[int, ...]) -> Int64[Tensor, "b points"]:
