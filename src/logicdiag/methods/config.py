@@ -30,8 +30,8 @@ class LossConfig:
     nodes: str = "sum"
     """sum (a pixel's loss is the negative log likelihood of all its labels) or mean over the hierarchy's nodes."""
     leaf: float = 1.0
-    """Weight of a cross entropy over the leaves' logits beside the binary one, where the target is a leaf: the sigmoid head
-    learns faster in short runs. The paper: 0. A flat head has nothing else.
+    """Weight of a cross entropy over the leaves' logits beside the binary one, where the target is a leaf: with it the
+    sigmoid head learns faster in short runs. The paper: 0. A flat head has nothing else.
     """
     points: int | None = None
     """Point-wise supervision: pixels of each view that are learned from; null: all of them."""
