@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -81,6 +82,10 @@ def test_train_resume_evaluate(said, tmp_path, monkeypatch):
     assert "best" in out
     assert "mIoU, leaves (13 classes)" in out
     assert "written: runs/small/evaluation-val.json" in out
+    record = json.loads(Path("runs/small/record.json").read_text())["lists"]["labeled"]
+    assert f"trained on {record['count']} masks (list {record['fingerprint'][:8]})" in out.replace("\n", " ")
+    evaluation = json.loads(Path("runs/small/evaluation-val.json").read_text())
+    assert evaluation["checkpoints"]["last"]["labeled"] == record
 
 
 def test_ctrl_c(said, tmp_path, monkeypatch):

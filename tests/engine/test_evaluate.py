@@ -119,6 +119,7 @@ def test_json_has_the_documented_keys():
         "checkpoint": None,
         "split": None,
         "list": None,
+        "labeled": None,
         "hierarchy": "hierarchy",
         "images": 1,
         "pixels": 1600,

@@ -117,6 +117,7 @@ def evaluate_run(
     if dataset.hierarchy != run.hierarchy:
         raise RunError(f"{run_path}: the data set has another hierarchy now than the run was trained on")
     items, record, name = _items(dataset, split, run_path)
+    labeled = run.record.get("lists", {}).get("labeled")
     results: dict[str, Evaluation] = {}
     for which in ("last", "best") if checkpoint == "both" else (checkpoint,):
         try:
@@ -128,7 +129,9 @@ def evaluate_run(
         found = evaluate_model(
             model, items, run.hierarchy, run.knowledge, inference, device, precision, progress=progress
         )
-        results[which] = replace(found, checkpoint=which, split=name, list=record)
+        results[which] = replace(
+            found, checkpoint=which, split=name, list=record, labeled=ListRecord(**labeled) if labeled else None
+        )
     write_evaluations(Path(run_path) / evaluation_name(name), results, inference, precision)
     return results
 

@@ -10,6 +10,7 @@ from typing import Any
 from rich.console import Group
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 from torch import Tensor
 
 from ..data.dataset import ListRecord
@@ -52,6 +53,8 @@ class Evaluation:
     checkpoint: str | None = None
     split: str | None = None
     list: ListRecord | None = None
+    labeled: ListRecord | None = None
+    """The labelled images that the model was trained on."""
 
     @property
     def miou(self) -> float:
@@ -64,13 +67,15 @@ class Evaluation:
         `miou` is that of the leaves; `levels` goes from the top to the leaves, each with `level`, `miou` and `classes`
         (name -> IoU); `severity` has the `mean` height of the common ancestor over the wrong pixels and their `shares`
         by height; `violations` has the `share` of pixels and `rules`, by family or user rule; `list` says which images
-        these were: `source`, `count`, `fingerprint`, and the name of the published list in `known`.
+        these were: `source`, `count`, `fingerprint`, and the name of the published list in `known`; `labeled` likewise
+        which ones the model was trained on.
         """
         plain: dict[str, Any] = _plain(
             {
                 "checkpoint": self.checkpoint,
                 "split": self.split,
                 "list": asdict(self.list) if self.list else None,
+                "labeled": asdict(self.labeled) if self.labeled else None,
                 "hierarchy": self.hierarchy.title,
                 "images": self.images,
                 "pixels": self.pixels,
@@ -92,9 +97,10 @@ def render(evaluations: Sequence[Evaluation]) -> Group:
     first = evaluations[0]
     h = first.hierarchy
     heads = [e.checkpoint or "model" for e in evaluations]
-    where = f" of {escape(first.split)}" if first.split else ""
-    known = f" ({escape(first.list.known)})" if first.list and first.list.known else ""
-    summary = _table(f"{first.images} images{where}{known}", "in %", heads)
+    where = f" of {first.split}" if first.split else ""
+    known = f" ({first.list.known})" if first.list and first.list.known else ""
+    title = Text(f"{first.images} images{where}{known}{_trained(first.labeled)}")
+    summary = _table("", "in %", heads)
     for number, names in enumerate(h.levels, 1):
         label = "leaves" if number == h.height else f"level {number}"
         summary.add_row(
@@ -115,11 +121,19 @@ def render(evaluations: Sequence[Evaluation]) -> Group:
         depth = h.depths[index]
         values = (_percent(e.levels[depth - 1].classes[name]) for e in evaluations)
         classes.add_row("  " * (depth - 1) + escape(name), *values)
-    return Group(summary, classes)
+    return Group(title, summary, classes)
+
+
+def _trained(labeled: ListRecord | None) -> str:
+    """On which labels, by the name of a published list, or by the first digits of the fingerprint."""
+    if labeled is None:
+        return ""
+    which = labeled.known or f"list {labeled.fingerprint[:8]}"
+    return f"; trained on {labeled.count} masks ({which})"
 
 
 def _table(title: str, first: str, heads: Sequence[str]) -> Table:
-    table = Table(first, title=title, title_justify="left")
+    table = Table(first, title=title or None, title_justify="left")
     for head in heads:
         table.add_column(escape(head), justify="right")
     return table
