@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from logicdiag.data import DataConfig, Dataset, Masked, Photo, ScenesConfig, open_dataset
+from logicdiag.data import DataConfig, Dataset, ListRecord, Masked, Photo, ScenesConfig, open_dataset
 from logicdiag.data.lists import fingerprint
 from logicdiag.errors import DataError, OptionError
 
@@ -43,6 +43,21 @@ class TestLabelled:
         assert data.lists["labeled"].count == 2
         assert data.lists["labeled"].source.endswith(".txt")
         assert data.lists["labeled"].known is None
+
+    def test_the_order_of_a_list_is_on_record(self, root: Path) -> None:
+        """And so are folders; the fingerprint is of the bare names alone."""
+        records = []
+        for text in ("a\nc", "images/a.jpg\nc.jpg", "c\na", "a\nx/c"):
+            archives.write(root / "splits/labeled_2.txt", text)
+            if "x/" in text:
+                for kind, suffix in (("images", ".jpg"), ("masks", ".png")):
+                    (root / kind / "x").mkdir()
+                    (root / kind / f"c{suffix}").rename(root / kind / f"x/c{suffix}")
+            records.append(opened(root, labeled="labeled_2", unlabeled=None).lists["labeled"])
+        assert len({record.fingerprint for record in records}) == 1
+        assert records[0].order == records[1].order
+        assert len({record.order for record in records}) == 3
+        assert ListRecord("a list", 1, "0" * 64).order == ""
 
     def test_root_relative_to_the_configuration_then_to_here(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert names(opened(Path("data"), root.parent).val) == ["v"]

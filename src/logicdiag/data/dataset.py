@@ -65,6 +65,8 @@ class ListRecord:
     """SHA-256 of the sorted names: equal lists have one fingerprint, whatever format they are written in."""
     known: str | None = None
     """The name of a published list with the same content."""
+    order: str = ""
+    """SHA-256 of the full names in their order, which training depends on; empty in records that have none."""
 
 
 @dataclass(frozen=True)

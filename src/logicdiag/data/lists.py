@@ -88,6 +88,15 @@ def fingerprint(names: Iterable[str]) -> str:
     return hashlib.sha256("".join(f"{name}\n" for name in bare).encode()).hexdigest()
 
 
+def order_of(names: Iterable[str]) -> str:
+    """One SHA-256 for the same names, folders included, in the same order.
+
+    >>> order_of(["a", "b"]) == order_of(["b", "a"]), order_of(["x/a"]) == order_of(["y/a"])
+    (False, False)
+    """
+    return hashlib.sha256("".join(f"{name}\n" for name in names).encode()).hexdigest()
+
+
 def known_name(print_: str) -> str | None:
     """The published list that has this fingerprint."""
     return KNOWN.get(print_)

@@ -15,7 +15,7 @@ from .dataset import Dataset, ListRecord, Masked, Photo, Relabelled
 from .files import ImageFile, is_image, walk, without_suffix
 from .hierarchies import hierarchy_of, of_kind
 from .layouts import LAYOUTS, Layout
-from .lists import Entry, fingerprint, known_name, read_list
+from .lists import Entry, fingerprint, known_name, order_of, read_list
 
 REST = "rest"
 SCENES = "scenes"
@@ -202,7 +202,7 @@ class Opening:
 def record(source: str, items: Iterable[Photo]) -> ListRecord:
     names = [item.name for item in items]
     print_ = fingerprint(names)
-    return ListRecord(source, len(names), print_, known_name(print_))
+    return ListRecord(source, len(names), print_, known_name(print_), order_of(names))
 
 
 def near(name: str, options: Iterable[str]) -> str:
