@@ -52,7 +52,12 @@ def test_names_with_spaces_dots_and_hashes() -> None:
 
 
 def test_columns_of_oxford_pets() -> None:
-    assert parse_list("#Image CLASS-ID\nAbyssinian_1 1 1 1") == [Entry("Abyssinian_1")]
+    assert parse_list("#Image CLASS-ID\nAbyssinian_1 1 1 1", columns=True) == [Entry("Abyssinian_1")]
+
+
+def test_numbers_and_hashes_are_parts_of_names() -> None:
+    text = "photo #3.jpg\ntrip 2021 05 12\n#all\n a b # c #3\nx #\t y"
+    assert [entry.image for entry in parse_list(text)] == ["photo #3.jpg", "trip 2021 05 12", "a b", "x"]
 
 
 @given(st.lists(st.text("abc_0123", min_size=1), min_size=1, unique=True), st.randoms())

@@ -72,6 +72,15 @@ class TestLabelled:
         assert np.array_equal(again.mask(), item.mask())
         assert np.array_equal(again.image(), item.image())
 
+    def test_names_with_numbers_and_hashes(self, root: Path) -> None:
+        for name in ("photo #3", "trip 2021 05 12"):
+            archives.photo(root / f"images/{name}.jpg")
+            archives.mask(root / f"masks/{name}.png", 0)
+        mine = archives.write(root / "splits/mine.txt", "photo #3.jpg\ntrip 2021 05 12 # in May")
+        for value in ("mine", str(mine)):
+            assert names(opened(root, labeled=value).labeled) == ["photo #3", "trip 2021 05 12"]
+        assert names(opened(root, unlabeled=str(mine)).unlabeled) == ["photo #3", "trip 2021 05 12"]
+
     def test_duplicates_count_once(self, root: Path) -> None:
         archives.write(root / "splits/twice.txt", "a\na\nimages/a.jpg")
         assert names(opened(root, labeled="twice").labeled) == ["a"]

@@ -1,7 +1,7 @@
 """Lists of images in the formats that are in use, and their fingerprints.
 
 One image per line: a bare name (PseudoSeg, CPS, VOC), a path, or the paths of image and mask (U2PL, UniMatch, CPS,
-SegNet). Blank lines and lines that start with `#` are passed over.
+SegNet). Blank lines are passed over, and so are comments: from a `#` that begins a line, or stands between spaces.
 """
 
 from __future__ import annotations
@@ -38,39 +38,39 @@ class Entry:
         return without_suffix(PurePosixPath(self.image.replace("\\", "/")).name).removesuffix(CITYSCAPES_SUFFIX)
 
 
-def read_list(path: Path) -> list[Entry]:
+def read_list(path: Path, columns: bool = False) -> list[Entry]:
     try:
         text = path.read_text("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path}: cannot be read as a list of images: {_reason(error)}") from None
     if "\0" in text:
         raise DataError(f"{path}: is not text, expected one image per line")
-    entries = parse_list(text)
+    entries = parse_list(text, columns)
     if not entries:
         raise DataError(f"{path}: the list is empty, expected one image per line")
     return entries
 
 
-def parse_list(text: str) -> list[Entry]:
-    """The entries of a list, in its order; duplicates are kept.
+def parse_list(text: str, columns: bool = False) -> list[Entry]:
+    """The entries of a list, in its order; duplicates are kept. With `columns`, numbers may follow a name.
 
     >>> parse_list("# VOC\\n2007_000063\\r\\nJPEGImages/a.jpg SegmentationClass/a.png")
     [Entry(image='2007_000063', mask=None), Entry(image='JPEGImages/a.jpg', mask='SegmentationClass/a.png')]
     """
     entries = []
     for line in text.splitlines():
-        line = re.split(r"\s#", line.strip())[0].strip()
+        line = re.split(r"\s#\s", line)[0].strip()
         if line and not line.startswith("#"):
-            entries.append(_entry(line))
+            entries.append(_entry(line, columns))
     return entries
 
 
-def _entry(line: str) -> Entry:
+def _entry(line: str, columns: bool) -> Entry:
     if "\t" in line:
         image, _, mask = line.partition("\t")
         return Entry(image.strip(), mask.strip() or None)
-    if columns := COLUMNS.fullmatch(line):
-        return Entry(columns[1])
+    if columns and (match := COLUMNS.fullmatch(line)):
+        return Entry(match[1])
     image, _, mask = line.rpartition(" ")
     # A name may hold spaces: only what looks like two paths is a pair.
     if image and mask.lower().endswith(MASK_SUFFIXES) and without_suffix(image.strip()) != image.strip():

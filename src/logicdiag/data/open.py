@@ -15,7 +15,7 @@ from .dataset import Dataset, ListRecord, Masked, Photo, Relabelled
 from .files import ImageFile, is_image, walk, without_suffix
 from .hierarchies import hierarchy_of, of_kind
 from .layouts import LAYOUTS, Layout
-from .lists import Entry, fingerprint, known_name, order_of, read_list
+from .lists import Entry, fingerprint, known_name, order_of
 
 REST = "rest"
 SCENES = "scenes"
@@ -75,7 +75,7 @@ class Opening:
             return self.layout.split(value)
         for path in self._paths(value):
             if path.is_file():
-                return read_list(path), str(path)
+                return self.layout.read_list(path), str(path)
         raise self._unknown(value, key, "a split or a list file")
 
     def found(self, entries: Iterable[Entry], source: str) -> dict[str, str | None]:
@@ -141,7 +141,7 @@ class Opening:
 
     def _listed(self, path: Path) -> list[Photo]:
         photos = []
-        for entry in read_list(path):
+        for entry in self.layout.read_list(path):
             if (name := self.layout.find(entry)) is not None:
                 photos.append(self.layout.photo(name))
                 continue

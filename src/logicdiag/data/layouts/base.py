@@ -25,6 +25,8 @@ class Layout:
     image_folders: tuple[str, ...] = ("images",)
     mask_folders: tuple[str, ...] = ("masks",)
     split_folders: tuple[str, ...] = ("splits",)
+    columns = False
+    """Whether numbers may follow a name in a list; elsewhere they are part of the name."""
     shape: str = ""
     """How the folder looks, for the message that it does not."""
 
@@ -103,8 +105,11 @@ class Layout:
     def split(self, name: str) -> tuple[list[Entry], str]:
         """The entries of a split, and where it comes from."""
         if name in self.list_files:
-            return read_list(self.list_files[name]), str(self.list_files[name])
+            return self.read_list(self.list_files[name]), str(self.list_files[name])
         return [Entry(image) for image in self.own_splits()[name]()], f"{self.title}: {name}"
+
+    def read_list(self, path: Path) -> list[Entry]:
+        return read_list(path, self.columns)
 
     # ---- items --------------------------------------------------------------------------------------
 

@@ -26,6 +26,7 @@ class OxfordPets(Layout):
     title = "oxford_pets"
     mask_folders = ("annotations/trimaps",)
     split_folders = ("annotations", "splits")
+    columns = True  # class, species and breed
     shape = "images/, annotations/trimaps/ and annotations/trainval.txt"
 
     @cached_property
