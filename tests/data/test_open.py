@@ -139,6 +139,30 @@ class TestUnlabelled:
         with pytest.raises(DataError, match="these are masks"):
             opened(root, unlabeled="masks/*.png")
 
+    @pytest.mark.parametrize("stored", ["files", "links", "linked folder"])
+    def test_nor_are_links_to_masks(self, root: Path, stored: str) -> None:
+        """Also where the mask folder, or each mask, is itself a link to where the files are kept."""
+        store = root.parent / "store"
+        if stored == "linked folder":
+            (root / "masks").rename(store)
+            (root / "masks").symlink_to(store)
+        elif stored == "links":
+            store.mkdir()
+            for path in sorted((root / "masks").iterdir()):
+                path.rename(store / path.name)
+                path.symlink_to(store / path.name)
+        outside = root.parent / "outside"
+        outside.mkdir()
+        (outside / "deep").symlink_to(root / "masks")
+        archives.photo(root.parent / "real.jpg")
+        if stored != "links":
+            (outside / "one.png").symlink_to(root / "masks/a.png")
+        for value in (str(outside), str(outside / "deep"), str(outside / "**/*.png")):
+            with pytest.raises(DataError, match="these are masks"):
+                opened(root, unlabeled=value)
+        (outside / "photo.jpg").symlink_to(root.parent / "real.jpg")
+        assert names(opened(root, unlabeled=str(outside)).unlabeled) == ["outside/photo"]
+
     def test_pairs_of_a_list_lead_to_images_alone(self, root: Path) -> None:
         archives.write(root / "pairs.txt", "images/b.jpg masks/nowhere.png\nimages/d.jpg masks/d.png")
         assert names(opened(root, labeled="labeled_2", unlabeled="pairs.txt").unlabeled) == ["b", "d"]

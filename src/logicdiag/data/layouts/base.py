@@ -136,9 +136,15 @@ class Layout:
         return list(dict.fromkeys(name for name in self.classes().values() if name is not None))
 
     def is_mask(self, path: Path) -> bool:
-        """Whether a file lies where masks are: no photo is taken from there."""
-        path = Path(os.path.abspath(path))
-        return any(path.is_relative_to(os.path.abspath(self.root / folder)) for folder in self.mask_folders)
+        """Whether a file lies where masks are, by whatever link it is reached: no photo is taken from there."""
+        real = Path(os.path.realpath(path.parent), path.name)  # a mask may itself be a link to a store of files
+        candidates = (Path(os.path.abspath(path)), real, Path(os.path.realpath(real)))
+        return any(file.is_relative_to(folder) for file in candidates for folder in self._mask_places)
+
+    @cached_property
+    def _mask_places(self) -> tuple[str, ...]:
+        folders = [self.root / folder for folder in self.mask_folders]
+        return tuple({*map(os.path.abspath, folders), *map(os.path.realpath, folders)})
 
 
 def restricted(hierarchy: Hierarchy, classes: list[str]) -> Hierarchy:
