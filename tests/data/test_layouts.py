@@ -440,6 +440,22 @@ class TestImages:
         assert image.dtype == np.uint8
         assert image.min() >= 254
 
+    @pytest.mark.parametrize("dtype", [np.int32, np.float32])
+    def test_numbers_without_a_known_white_are_refused(self, tmp_path: Path, dtype: Any) -> None:
+        archives.folder(tmp_path / "d")
+        (tmp_path / "photos").mkdir()
+        Image.fromarray(np.full((4, 6), 200, dtype)).save(tmp_path / "photos/x.tif")
+        (photo,) = opened("folder", tmp_path / "d", unlabeled=str(tmp_path / "photos")).unlabeled
+        with pytest.raises(DataError, match=r"photos/x\.tif: .*mode [IF].*expected 8 bits per channel, or 16 bits"):
+            photo.image()
+
+    def test_tiff_files_of_16_bits_are_scaled(self, tmp_path: Path) -> None:
+        archives.folder(tmp_path / "d")
+        (tmp_path / "photos").mkdir()
+        Image.fromarray(np.full((4, 6), 0x8000, np.uint16)).save(tmp_path / "photos/x.tif")
+        (photo,) = opened("folder", tmp_path / "d", unlabeled=str(tmp_path / "photos")).unlabeled
+        assert np.unique(photo.image()).tolist() == [0x80]
+
     def test_palette_with_transparency(self, tmp_path: Path) -> None:
         archives.folder(tmp_path)
         image = Image.new("P", (6, 4), 1)

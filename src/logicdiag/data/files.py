@@ -68,6 +68,13 @@ class ImageFile:
 
     def __call__(self) -> NDArray[np.uint8]:
         with opened(self.path) as image:
+            # Old releases of Pillow give 16-bit PNG files the mode I, too; a PNG file has no more bits than that.
+            if image.mode == "F" or (image.mode == "I" and image.format != "PNG"):
+                raise DataError(
+                    f"{self.path}: an image of {'floating-point' if image.mode == 'F' else '32-bit or signed'} numbers "
+                    f"(mode {image.mode}), and which of them is white is not known; "
+                    "expected 8 bits per channel, or 16 bits without a sign"
+                )
             if self._turn(image):
                 image = ImageOps.exif_transpose(image)
             return np.array(_rgb(image))
