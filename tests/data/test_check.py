@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import ExifTags, Image
 from rich.console import Console
 
 from logicdiag.data import DataConfig, ScenesConfig, files
@@ -53,6 +54,36 @@ def test_nothing_wrong(root: Path) -> None:
     assert classes.rows[1] == ("bird", "2", "33.33%", "2", "33.33%")
     assert classes.rows[-1] == ("ignored", "2", "16.67%", "2", "16.67%")
     assert "no errors, no warnings" in text(report)
+
+
+@pytest.mark.parametrize(
+    ("orientation", "size", "warned"),
+    [
+        (1, (4, 6), False),
+        (3, (4, 6), True),
+        (2, (4, 6), True),
+        (6, (4, 6), False),
+        (6, (6, 4), False),
+        (6, (4, 4), True),
+    ],
+)
+def test_turned_images_that_sizes_cannot_tell(
+    root: Path, orientation: int, size: tuple[int, int], warned: bool
+) -> None:
+    """`size` is of the stored image; the mask is 4 x 6, or square."""
+    exif = Image.Exif()
+    exif[ExifTags.Base.Orientation] = orientation
+    for name in ("a", "c", "v"):  # labelled, unlabelled, for evaluation
+        Image.new("RGB", size[::-1]).save(root / f"images/{name}.jpg", exif=exif)
+        if size == (4, 4):
+            archives.mask(root / f"masks/{name}.png", [[0, 1], [2, 3]])
+    report = checked(root)
+    assert report.ok
+    turned = [finding for finding in report.findings if finding.kind == "turned"]
+    assert [finding.split for finding in turned] == (["labeled", "val"] if warned else [])
+    assert len(turned) == len(report.findings)
+    if warned:
+        assert "images/a.jpg: the camera marks the image as turned or mirrored" in str(turned[0])
 
 
 def test_everything_wrong_is_reported_at_once(root: Path) -> None:

@@ -15,12 +15,16 @@ from numpy.typing import NDArray
 from ..errors import DataError, LogicDiagError
 from .config import DataConfig
 from .dataset import IGNORE, ListRecord, Masked, Photo
-from .files import ColourMaskError, Labels
+from .files import ColourMaskError, ImageFile, Labels
 from .lists import Entry
 from .open import SCENES, Opening, open_dataset, record, rule
 from .report import Finding, Report, SplitReport
 
 Progress = Callable[[str, int, int], None]
+UNTOLD = (
+    "the camera marks the image as turned or mirrored, and its mask fits both ways; "
+    "it is used as it is stored, so save it upright, without the mark"
+)
 
 
 def check(config: DataConfig, base: Path | None = None, progress: Progress = lambda what, done, total: None) -> Report:
@@ -103,6 +107,8 @@ class _Check:
         for done, seen in enumerate(_each(lambda item: _look(item, len(leaves)), items), 1):
             for kind, message in seen.wrong:
                 self._error(kind, message)
+            if seen.untold:
+                self._warn("turned", f"{items[done - 1].where}: {UNTOLD}")
             if seen.size is not None:
                 sizes.append(seen.size)
             if seen.pixels is not None:
@@ -157,6 +163,8 @@ class _Seen:
     size: tuple[int, int] | None
     pixels: NDArray[np.int64] | None
     wrong: tuple[tuple[str, str], ...]
+    untold: bool = False
+    """Marked as turned, which its mask does not confirm or deny."""
 
 
 def _each(look: Callable[[Photo], _Seen], items: Sequence[Photo]) -> Iterator[_Seen]:
@@ -171,10 +179,12 @@ def _each(look: Callable[[Photo], _Seen], items: Sequence[Photo]) -> Iterator[_S
 def _look(item: Photo, leaves: int) -> _Seen:
     wrong: list[tuple[str, str]] = []
     size = mask = None
+    untold = False
     where = item.where
     try:
         height, width, _ = item.image().shape
         size = height, width
+        untold = isinstance(item.source, ImageFile) and item.source.untold()
     except DataError as error:
         wrong.append(("unreadable", str(error)))
     if isinstance(item, Masked):
@@ -192,7 +202,7 @@ def _look(item: Photo, leaves: int) -> _Seen:
     if mask is not None:
         counts = np.bincount(mask.ravel(), minlength=IGNORE + 1)
         pixels = np.append(counts[:leaves], counts[IGNORE])
-    return _Seen(where, size, pixels, tuple(wrong))
+    return _Seen(where, size, pixels, tuple(wrong), untold)
 
 
 def _mask(item: Masked, wrong: list[tuple[str, str]]) -> NDArray[np.uint8]:

@@ -85,6 +85,17 @@ class ImageFile:
             turned = self._turn(image) and _orientation(image) in TRANSPOSED
             return (image.width, image.height) if turned else (image.height, image.width)
 
+    def untold(self) -> bool:
+        """Whether the camera marks the image as turned, and its mask fits either way; it is then left as it is stored.
+
+        Half turns and mirrored images keep their size, and so do square ones.
+        """
+        with opened(self.path) as image:
+            orientation = _orientation(image)
+            if self.mask is None or orientation in UPRIGHT:
+                return False
+            return orientation not in TRANSPOSED or image.height == image.width
+
     def _turn(self, image: Image.Image) -> bool:
         orientation = _orientation(image)
         if orientation in UPRIGHT:

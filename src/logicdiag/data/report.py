@@ -22,7 +22,8 @@ class Finding:
     """Something wrong, or worth knowing, with the file or class named."""
 
     kind: str
-    """broken, missing, unreadable, wrong_ids, size, colour, overlap (errors); no_class, all_ignore, duplicate, few."""
+    """broken, missing, unreadable, wrong_ids, size, colour, overlap (errors);
+    no_class, all_ignore, duplicate, few, turned."""
     split: str
     message: str
     is_error: bool
