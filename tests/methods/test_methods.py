@@ -10,6 +10,42 @@ from logicdiag.pseudo.target import Target
 from .tester import ALWAYS_MIXED, SIZE, H, MethodTester, a_step, made, views
 from .tester import test_every_method_has_a_tester as test_every_method_has_a_tester
 
+THRESHOLD = 0.95
+"""Some pixels are surer, and some are not."""
+
+
+def apart(name, **options):
+    """A method with threshold psi whose student has moved away from its teacher."""
+    method = made(name, "threshold", threshold=THRESHOLD, **options)
+    g = torch.Generator().manual_seed(2)
+    with torch.no_grad():
+        for parameter in method.student.parameters():
+            parameter.add_(0.05 * torch.randn(parameter.shape, generator=g))
+    return method
+
+
+def taught(method, step):
+    """Weights and leaves that the teacher gives to the weak views, by hand."""
+    with torch.no_grad():
+        weak = method.teacher.model(step.unlabeled.image).sigmoid()
+    sure, leaf = weak[:, list(H.leaf_indices)].max(1)
+    weight = ((sure >= THRESHOLD) & step.unlabeled.valid).float()
+    assert 0.1 < float(weight[step.unlabeled.valid].mean()) < 0.9
+    return weight, leaf
+
+
+def inside(boxes, *tensors):
+    return tuple(torch.where(boxes, partner(tensor), tensor) for tensor in tensors)
+
+
+def unlabelled_mean(method, logits, target, step):
+    return method.loss(logits, Target(*target), step.index, (0, 1, 2)) / step.unlabeled.valid.sum()
+
+
+def labelled_mean(method, logits, step):
+    counts = step.labeled.leaf >= 0
+    return method.loss(logits, Target(counts.float(), step.labeled.leaf * counts), step.index, (0, 1, 2)) / counts.sum()
+
 
 class TestSupervised(MethodTester):
     name, parts = "supervised", ("labeled",)
@@ -36,18 +72,18 @@ class TestFixMatch(MethodTester):
 
     def test_against_the_equation(self):
         """Eq. 1 and 2 by hand, threshold psi, so that some pixels count and some do not."""
-        method = made("fixmatch", "threshold", threshold=0.55)
+        method = made("fixmatch", "threshold", threshold=THRESHOLD)
         step = a_step(method)
         found = method.losses(step)
-        method = made("fixmatch", "threshold", threshold=0.55)
+        method = made("fixmatch", "threshold", threshold=THRESHOLD)
         with torch.no_grad():
             weak = method.student.eval()(step.unlabeled.image).sigmoid()
         method.student.train()
         strong, boxes = method.strong(step.unlabeled, "strong")
         logits = method.student(torch.cat([step.labeled.image, strong]))
         sure, leaf = weak[:, list(H.leaf_indices)].max(1)
-        weight = ((sure >= 0.55) & step.unlabeled.valid).float()
-        assert 0.02 < float(weight.mean()) < 0.98
+        weight = ((sure >= THRESHOLD) & step.unlabeled.valid).float()
+        assert 0.1 < float(weight[step.unlabeled.valid].mean()) < 0.9
         weight, leaf = (torch.where(boxes, partner(t), t) for t in (weight, leaf))
         unlabeled = method.loss(logits[3:], Target(weight, leaf), 0, (0, 1, 2)) / step.unlabeled.valid.sum()
         torch.testing.assert_close(found.parts["unlabeled"], unlabeled)
@@ -69,6 +105,20 @@ class TestFixMatch(MethodTester):
 class TestMeanTeacher(MethodTester):
     name = "mean_teacher"
 
+    def test_against_the_equation(self):
+        """The teacher's labels of the weak views, mixed as the views are, and the student's logits of the mixed."""
+        method, step = apart("mean_teacher"), a_step(made("mean_teacher"))
+        found = method.losses(step)
+        method = apart("mean_teacher")
+        weight, leaf = taught(method, step)
+        mixed, boxes = method.strong(step.unlabeled, "mixed", colour=False)
+        logits = method.student(torch.cat([step.labeled.image, mixed]))
+        supervised = labelled_mean(method, logits[:3], step)
+        consistency = unlabelled_mean(method, logits[3:], inside(boxes, weight, leaf), step)
+        assert not torch.isclose(consistency, unlabelled_mean(method, logits[3:], (weight, leaf), step), rtol=0.01)
+        torch.testing.assert_close(found.parts["unlabeled"], consistency)
+        torch.testing.assert_close(found.total, supervised + 5 * consistency)
+
     def test_views_keep_their_colours(self):
         method = made("mean_teacher")
         seen = []
@@ -86,6 +136,26 @@ class TestMeanTeacher(MethodTester):
 
 class TestUniMatch(MethodTester):
     name, parts = "unimatch", ("labeled", "unlabeled", "features")
+
+    def test_against_the_equation(self):
+        """Each strong view learns the labels mixed by its own boxes; the view whose features drop, unmixed ones."""
+        method, step = apart("unimatch", teacher_decay=0.9), a_step(made("unimatch"))
+        found = method.losses(step)
+        method = apart("unimatch", teacher_decay=0.9)
+        weight, leaf = taught(method, step)
+        (first, boxes), (second, others) = (method.strong(step.unlabeled, name) for name in ("strong", "strong2"))
+        features = method.student.features(torch.cat([step.labeled.image, step.unlabeled.image, first, second]))
+        dropped = [torch.cat([f[:3], method._drop(f[3:6], step.unlabeled, i), f[6:]]) for i, f in enumerate(features)]
+        on_labeled, *on_unlabeled = method.student.decode(tuple(dropped), (SIZE, SIZE)).split(3)
+        targets = [(weight, leaf), inside(boxes, weight, leaf), inside(others, weight, leaf)]
+        terms = [[unlabelled_mean(method, logits, t, step) for t in targets] for logits in on_unlabeled]
+        for i, row in enumerate(terms):  # the wrong labels would be seen
+            assert not any(torch.isclose(row[i], row[j], rtol=0.01) for j in range(3) if j != i)
+        weak, s1, s2 = (terms[i][i] for i in range(3))
+        torch.testing.assert_close(found.parts["features"], weak)
+        torch.testing.assert_close(found.parts["unlabeled"], s1 / 4 + s2 / 4 + weak / 2)
+        supervised = labelled_mean(method, on_labeled, step)
+        torch.testing.assert_close(found.total, supervised + 5 * (s1 / 4 + s2 / 4 + weak / 2))
 
     def test_three_terms(self):
         method = made("unimatch", "threshold")
@@ -208,6 +278,29 @@ def test_wrong_name_and_decay():
             ConfigError, match=f"method.teacher_decay is {decay}, expected a number from 0 to 1, or null"
         ):
             made("fixmatch", teacher_decay=decay)
+
+
+def test_ignored_pixels_are_not_in_the_truth_degrees():
+    """What the student says of labelled pixels enters; of pixels that are ignored or padding, on either side, not."""
+    method, degrees = made("fixmatch"), []
+    inner = method.psi._degrees
+    method.psi._degrees = lambda *predictions: degrees.append(inner(*predictions)) or degrees[-1]
+    step, g = a_step(method), torch.Generator().manual_seed(0)
+    weak, on_labeled, other = (2 * torch.randn(3, len(H), SIZE, SIZE, generator=g) for _ in range(3))
+    ignored, padding = (step.labeled.leaf < 0)[:, None], ~step.unlabeled.valid[:, None]
+    for teacher, student in (
+        (weak, on_labeled),
+        (torch.where(padding, other, weak), torch.where(ignored, other, on_labeled)),
+        (weak, torch.where(ignored, on_labeled, other)),
+        (torch.where(padding, weak, other), on_labeled),
+    ):
+        method.target(teacher, step.unlabeled, student, step.labeled)
+    plain, unseen, *seen = degrees
+    assert plain
+    torch.testing.assert_close(unseen, plain, rtol=1e-6, atol=0)
+    for changed in seen:
+        with pytest.raises(AssertionError):
+            torch.testing.assert_close(changed, plain, rtol=1e-6, atol=0)
 
 
 def test_strong_views_are_mixed_by_the_boxes():
