@@ -112,6 +112,7 @@ def train(args: argparse.Namespace) -> int:
 def evaluate(args: argparse.Namespace) -> int:
     from .engine.evaluate import evaluate_run, evaluation_name
     from .engine.evaluation import render
+    from .engine.run import open_run
 
     with _progress() as show:
         found = evaluate_run(
@@ -124,7 +125,8 @@ def evaluate(args: argparse.Namespace) -> int:
             show,
             tuple(args.changes),
         )
-    written = Path(args.run_folder) / evaluation_name(args.split or "val")
+    val = open_run(args.run_folder, tuple(args.changes)).config.data.val
+    written = Path(args.run_folder) / evaluation_name(args.split, val)
     if args.json:
         sys.stdout.write(json.dumps({k: v.to_dict() for k, v in found.items()}, ensure_ascii=False, indent=2) + "\n")
         return 0

@@ -90,6 +90,9 @@ class TestLabelled:
         assert data.val == ()
         assert names(data.split("val")) == ["v"]
         assert names(data.split("labeled_2")) == ["a", "c"]
+        archives.write(root / "splits/test.txt", "d")
+        data = opened(root, labeled="labeled_2", unlabeled=None, val="test")
+        assert (names(data.val), names(data.split("val"))) == (["d"], ["v"])
         with pytest.raises(DataError, match="the split is 'vall'.*did you mean 'val'"):
             data.split("vall")
 

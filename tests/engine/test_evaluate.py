@@ -2,6 +2,7 @@
 
 import io
 import json
+import shutil
 import sys
 from types import SimpleNamespace
 
@@ -11,11 +12,15 @@ import torch
 from rich.console import Console
 
 import logicdiag as ld
+from logicdiag.cli import main
+from logicdiag.data.lists import fingerprint
 from logicdiag.engine import evaluate
 from logicdiag.engine.evaluate import evaluate_model, evaluate_run
 from logicdiag.engine.evaluation import render
 from logicdiag.engine.inference import InferenceConfig
 from logicdiag.engine.metrics import Confusion
+from logicdiag.engine.train import train
+from tests.engine.small import config, folder_dataset, on_disk
 from tests.engine.stand_ins import TREE, Echo, Item, Run, items
 
 KB = ld.KnowledgeBase(TREE)
@@ -26,7 +31,7 @@ def run(monkeypatch, tmp_path):
     """A run folder that opens as the stand-in; options may be changed before."""
     opened = Run()
     monkeypatch.setitem(sys.modules, "logicdiag.engine.run", SimpleNamespace(open_run=lambda path, overrides: opened))
-    opened.path = tmp_path
+    opened.path, opened.config.data = tmp_path, SimpleNamespace(val="val")
     return opened
 
 
@@ -153,6 +158,26 @@ def test_one_checkpoint_and_another_split(run):
     assert results["best"].list.count == results["best"].images == 2
     written = json.loads((run.path / "evaluation-test.json").read_text())
     assert written["inference"]["size"] == 32
+
+
+def test_a_name_is_that_split_and_not_the_run_s_validation_list(tmp_path, capsys):
+    """Trained with data.val=test: by default on test's images, with --split val on val's."""
+    root = folder_dataset(tmp_path / "data")
+    for kind in ("images", "masks"):
+        shutil.copy(root / kind / "i7.png", root / kind / "t.png")
+    (root / "splits/test.txt").write_text("t\n")
+    settings = config(data={**on_disk(root), "val": "test"}, train={"steps": 1, "val_every": None})
+    train(settings, tmp_path / "run")
+    found = {split: evaluate_run(tmp_path / "run", split, "last")["last"] for split in (None, "val", "test")}
+    assert [(e.split, e.images) for e in found.values()] == [("val", 1), ("val", 2), ("test", 1)]
+    assert found[None].list.fingerprint == found["test"].list.fingerprint == fingerprint(["t"])
+    assert found["val"].list.fingerprint == fingerprint(["i7", "i8"])
+    for split, name in ((None, "val"), ("val", "split-val"), ("test", "test")):
+        written = json.loads((tmp_path / f"run/evaluation-{name}.json").read_text())
+        assert written["checkpoints"]["last"] == found[split].to_dict()
+        options = [] if split is None else ["--split", split]
+        assert main(["evaluate", str(tmp_path / "run"), "--checkpoint", "last", *options]) == 0
+        assert f"written: {tmp_path / 'run' / f'evaluation-{name}.json'}\n" in capsys.readouterr().out
 
 
 def test_a_run_without_a_best_checkpoint(run):

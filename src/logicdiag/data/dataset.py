@@ -82,8 +82,8 @@ class Dataset:
     reader: Callable[[str], tuple[Masked, ...]] = field(repr=False, compare=False)
 
     def split(self, name: str) -> tuple[Masked, ...]:
-        """Any split of the data set, or a list file, to evaluate on."""
-        return self.val if name == "val" and self.val else self.reader(name)
+        """Any split of the data set, or a list file, to evaluate on; what `data.val` names is `val`, not this."""
+        return self.reader(name)
 
     def __repr__(self) -> str:
         counts = f"{len(self.labeled)} labelled, {len(self.unlabeled)} unlabelled, {len(self.val)} val"

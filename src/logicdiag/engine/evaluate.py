@@ -18,7 +18,7 @@ import torch.distributed
 from numpy.typing import NDArray
 
 from ..data.dataset import Dataset, ListRecord, Masked
-from ..data.lists import fingerprint, known_name
+from ..data.open import record
 from ..errors import DataError, LogicDiagError, RunError, choose
 from ..files import Progress, written_whole
 from ..logic.hierarchy import Hierarchy
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from ..models.segmenter import Segmenter
 
 CHECKPOINTS = ("both", "last", "best")
+DEFAULT = "val"
+"""What an evaluation on the run's own validation list is called."""
 BATCH_PIXELS = 1 << 19
 """Images of one size that stand next to each other are predicted together, up to this many pixels."""
 
@@ -103,9 +105,9 @@ def evaluate_run(
 ) -> dict[str, Evaluation]:
     """Evaluate the last and the best checkpoint of a run, by name, and write RUN/evaluation-SPLIT.json.
 
-    `split` is any split of the run's data set, or a list file; by default the one it was validated on. With "both", a
-    run that has no best checkpoint is evaluated at its last. `inference` and `precision` are the run's own by default;
-    `overrides` change its configuration, such as `data.root=...` where the data moved.
+    `split` is any split of the run's data set, or a list file; by default data.val, which it was validated on. With
+    "both", a run that has no best checkpoint is evaluated at its last. `inference` and `precision` are the run's own by
+    default; `overrides` change its configuration, such as `data.root=...` where the data moved.
     """
     from .run import open_run
 
@@ -116,7 +118,7 @@ def evaluate_run(
     dataset = run.dataset()
     if dataset.hierarchy != run.hierarchy:
         raise RunError(f"{run_path}: the data set has another hierarchy now than the run was trained on")
-    items, record, name = _items(dataset, split, run_path)
+    items, listed, name = _items(dataset, split, run_path)
     labeled = run.record.get("lists", {}).get("labeled")
     results: dict[str, Evaluation] = {}
     for which in ("last", "best") if checkpoint == "both" else (checkpoint,):
@@ -130,19 +132,22 @@ def evaluate_run(
             model, items, run.hierarchy, run.knowledge, inference, device, precision, progress=progress
         )
         results[which] = replace(
-            found, checkpoint=which, split=name, list=record, labeled=ListRecord(**labeled) if labeled else None
+            found, checkpoint=which, split=name, list=listed, labeled=ListRecord(**labeled) if labeled else None
         )
-    write_evaluations(Path(run_path) / evaluation_name(name), results, inference, precision)
+    write_evaluations(Path(run_path) / evaluation_name(split, run.config.data.val), results, inference, precision)
     return results
 
 
-def evaluation_name(split: str) -> str:
-    """The file in a run folder.
+def evaluation_name(split: str | None, val: str | None = DEFAULT) -> str:
+    """The file in a run folder; `val` is the run's data.val. Another list that is called val, too, is told apart.
 
-    >>> evaluation_name("val"), evaluation_name("lists/my test.txt")
-    ('evaluation-val.json', 'evaluation-my_test.json')
+    >>> evaluation_name(None), evaluation_name("val"), evaluation_name("lists/my test.txt")
+    ('evaluation-val.json', 'evaluation-val.json', 'evaluation-my_test.json')
+    >>> evaluation_name(None, "test"), evaluation_name("val", "test"), evaluation_name("test", "test")
+    ('evaluation-val.json', 'evaluation-split-val.json', 'evaluation-test.json')
     """
-    return f"evaluation-{re.sub(r'[^A-Za-z0-9._-]', '_', Path(split).name.removesuffix('.txt'))}.json"
+    name = DEFAULT if split is None else re.sub(r"[^A-Za-z0-9._-]", "_", Path(split).name.removesuffix(".txt"))
+    return f"evaluation-{'split-' if name == DEFAULT and split not in (None, val) else ''}{name}.json"
 
 
 def write_evaluations(
@@ -162,15 +167,12 @@ def write_evaluations(
 
 
 def _items(dataset: Dataset, split: str | None, run_path: str | Path) -> tuple[Sequence[Masked], ListRecord, str]:
-    if split is None and not dataset.val:
+    if split is not None:
+        items = dataset.split(split)
+        return items, record(split, items), split
+    if not dataset.val:
         raise DataError(f"{run_path}: the run has no validation images (data.val); name a split to evaluate on")
-    name = split or "val"
-    items = dataset.split(name)
-    record = dataset.lists.get(name)
-    if record is None or record.count != len(items):
-        print_ = fingerprint(item.name for item in items)
-        record = ListRecord(name, len(items), print_, known_name(print_))
-    return items, record, name
+    return dataset.val, dataset.lists["val"], DEFAULT
 
 
 Loaded = tuple[Masked, NDArray[np.uint8], NDArray[np.uint8]]
