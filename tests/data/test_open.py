@@ -11,6 +11,7 @@ import pytest
 
 from logicdiag.data import DataConfig, Dataset, ListRecord, Masked, Photo, ScenesConfig, open_dataset
 from logicdiag.data.lists import fingerprint
+from logicdiag.data.open import open_split
 from logicdiag.errors import DataError, OptionError
 
 from . import archives
@@ -95,6 +96,29 @@ class TestLabelled:
         assert (names(data.val), names(data.split("val"))) == (["d"], ["v"])
         with pytest.raises(DataError, match="the split is 'vall'.*did you mean 'val'"):
             data.split("vall")
+
+
+class TestOneSplit:
+    def test_nothing_else_is_looked_for(self, root: Path) -> None:
+        config = DataConfig(root=str(root), labeled="nowhere", unlabeled="nowhere")
+        val, other = open_split(config), open_split(config, split="labeled_2")
+        assert (names(val.items), names(other.items)) == (["v"], ["a", "c"])
+        assert val.hierarchy == other.hierarchy == opened(root).hierarchy
+        assert val.record == opened(root).lists["val"]
+        assert other.record == opened(root, labeled="labeled_2").lists["labeled"]
+
+    def test_without_a_validation_list(self, root: Path) -> None:
+        config = DataConfig(root=str(root), val=None)
+        assert open_split(config).items == ()
+        assert names(open_split(config, split="val").items) == ["v"]
+        with pytest.raises(DataError, match=r"data\.val is 'vall'.*did you mean 'val'"):
+            open_split(DataConfig(root=str(root), val="vall"))
+
+    def test_of_scenes(self) -> None:
+        config = DataConfig(layout="scenes", scenes=TestScenes.CONFIG)
+        data = open_dataset(config)
+        assert open_split(config).record == open_split(config, split="val").record == data.lists["val"]
+        assert len(open_split(config, split="train").items) == 10
 
 
 class TestUnlabelled:

@@ -13,6 +13,7 @@ from rich.console import Console
 
 import logicdiag as ld
 from logicdiag.cli import main
+from logicdiag.data.dataset import ListRecord, Split
 from logicdiag.data.lists import fingerprint
 from logicdiag.engine import evaluate
 from logicdiag.engine.evaluate import evaluate_model, evaluate_run
@@ -31,7 +32,16 @@ def run(monkeypatch, tmp_path):
     """A run folder that opens as the stand-in; options may be changed before."""
     opened = Run()
     monkeypatch.setitem(sys.modules, "logicdiag.engine.run", SimpleNamespace(open_run=lambda path, overrides: opened))
-    opened.path, opened.config.data = tmp_path, SimpleNamespace(val="val")
+    opened.path = opened.base = tmp_path
+    opened.config.data = SimpleNamespace(val="val")
+
+    def open_split(config, base, split):
+        data = opened.dataset()
+        if split is None:
+            return Split(data.hierarchy, data.val, data.lists["val"])
+        return Split(data.hierarchy, data.split(split), ListRecord(split, 2, "1" * 64))
+
+    monkeypatch.setattr(evaluate, "open_split", open_split)
     return opened
 
 
@@ -178,6 +188,27 @@ def test_a_name_is_that_split_and_not_the_run_s_validation_list(tmp_path, capsys
         options = [] if split is None else ["--split", split]
         assert main(["evaluate", str(tmp_path / "run"), "--checkpoint", "last", *options]) == 0
         assert f"written: {tmp_path / 'run' / f'evaluation-{name}.json'}\n" in capsys.readouterr().out
+
+
+def test_what_was_trained_on_may_be_gone(tmp_path):
+    root = folder_dataset(tmp_path / "data", unlabeled=0)
+    shutil.copytree(root / "images", tmp_path / "photos", ignore=shutil.ignore_patterns("i3.png", "i4.png"))
+    (root / "splits/test.txt").write_text("i4\n")
+    settings = config(data={**on_disk(root), "unlabeled": str(tmp_path / "photos")}, train={"steps": 1})
+    train(settings, tmp_path / "run")
+    before = [evaluate_run(tmp_path / "run", split, "last")["last"].to_dict() for split in (None, "test")]
+    shutil.rmtree(tmp_path / "photos")
+    (root / "splits/labeled.txt").unlink()
+    for name in ("i0", "i1", "i2"):
+        (root / f"images/{name}.png").unlink()
+        (root / f"masks/{name}.png").unlink()
+    after = [evaluate_run(tmp_path / "run", split, "last")["last"].to_dict() for split in (None, "test")]
+    assert after == before
+    assert after[1]["list"]["source"] == str(root / "splits/test.txt")
+    (root / "images/i3.png").unlink()  # of val alone
+    assert evaluate_run(tmp_path / "run", "test", "last")["last"].to_dict() == before[1]
+    with pytest.raises(ld.LogicDiagError, match="there is no image 'i3'"):
+        evaluate_run(tmp_path / "run")
 
 
 def test_a_run_without_a_best_checkpoint(run):

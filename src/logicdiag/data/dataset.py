@@ -90,6 +90,15 @@ class Dataset:
         return f"Dataset({self.name!r}, {counts})"
 
 
+@dataclass(frozen=True)
+class Split:
+    """The images of one list, to evaluate on, and where the list comes from."""
+
+    hierarchy: Hierarchy
+    items: tuple[Masked, ...]
+    record: ListRecord
+
+
 class LeafTable:
     """From the ids of a mask to indices of the hierarchy's leaves.
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..errors import DataError, choose, hint
 from .config import DataConfig
-from .dataset import Dataset, ListRecord, Masked, Photo, Relabelled
+from .dataset import Dataset, ListRecord, Masked, Photo, Relabelled, Split
 from .files import ImageFile, is_image, walk, without_suffix
 from .hierarchies import hierarchy_of, of_kind
 from .layouts import LAYOUTS, Layout
@@ -29,6 +29,22 @@ def open_dataset(config: DataConfig, base: Path | None = None) -> Dataset:
     """
     choose("data.layout", config.layout, [SCENES, *LAYOUTS])
     return _open_scenes(config) if config.layout == SCENES else Opening(config, base).dataset()
+
+
+def open_split(config: DataConfig, base: Path | None = None, split: str | None = None) -> Split:
+    """One split of the data set, or a list file, to evaluate on; None is what `data.val` names, if it names any.
+
+    Nothing else is looked for: what was trained on, labelled or not, may be gone.
+    """
+    choose("data.layout", config.layout, [SCENES, *LAYOUTS])
+    if config.layout != SCENES:
+        opening = Opening(config, base)
+        return opening.evaluated(config.val, "data.val") if split is None else opening.evaluated(split)
+    data = _open_scenes(config)
+    if split is None:
+        return Split(data.hierarchy, data.val, data.lists["val"])
+    items = data.split(split)
+    return Split(data.hierarchy, items, record(f"scenes, seed {config.scenes.seed}: {split}", items))
 
 
 class Opening:
@@ -62,10 +78,14 @@ class Opening:
         return Dataset(name, self.hierarchy, items["labeled"], tuple(unlabeled), items["val"], lists, self.split)
 
     def split(self, value: str) -> tuple[Masked, ...]:
-        entries, source = self.entries(value, "the split")
+        return self.evaluated(value).items
+
+    def evaluated(self, value: str | None, key: str = "the split") -> Split:
+        entries, source = ([], "none") if value is None else self.entries(value, key)
         found = self.found(entries, source)
         self.layout.prepare(found)
-        return self.masked(found)
+        items = self.masked(found)
+        return Split(self.hierarchy, items, record(source, items))
 
     # ---- lists --------------------------------------------------------------------------------------
 

@@ -17,8 +17,8 @@ import torch
 import torch.distributed
 from numpy.typing import NDArray
 
-from ..data.dataset import Dataset, ListRecord, Masked
-from ..data.open import record
+from ..data.dataset import ListRecord, Masked
+from ..data.open import open_split
 from ..errors import DataError, LogicDiagError, RunError, choose
 from ..files import Progress, written_whole
 from ..logic.hierarchy import Hierarchy
@@ -108,6 +108,7 @@ def evaluate_run(
     `split` is any split of the run's data set, or a list file; by default data.val, which it was validated on. With
     "both", a run that has no best checkpoint is evaluated at its last. `inference` and `precision` are the run's own by
     default; `overrides` change its configuration, such as `data.root=...` where the data moved.
+    What it was trained on is not looked for.
     """
     from .run import open_run
 
@@ -115,10 +116,11 @@ def evaluate_run(
     run = open_run(run_path, overrides)
     device, precision = where_to_run(device, precision, run.config.train.precision)
     inference = inference or run.config.inference
-    dataset = run.dataset()
-    if dataset.hierarchy != run.hierarchy:
+    held_out = open_split(run.config.data, run.base, split)
+    if held_out.hierarchy != run.hierarchy:
         raise RunError(f"{run_path}: the data set has another hierarchy now than the run was trained on")
-    items, listed, name = _items(dataset, split, run_path)
+    if split is None and not held_out.items:
+        raise DataError(f"{run_path}: the run has no validation images (data.val); name a split to evaluate on")
     labeled = run.record.get("lists", {}).get("labeled")
     results: dict[str, Evaluation] = {}
     for which in ("last", "best") if checkpoint == "both" else (checkpoint,):
@@ -129,10 +131,14 @@ def evaluate_run(
                 continue
             raise
         found = evaluate_model(
-            model, items, run.hierarchy, run.knowledge, inference, device, precision, progress=progress
+            model, held_out.items, run.hierarchy, run.knowledge, inference, device, precision, progress=progress
         )
         results[which] = replace(
-            found, checkpoint=which, split=name, list=listed, labeled=ListRecord(**labeled) if labeled else None
+            found,
+            checkpoint=which,
+            split=split or DEFAULT,
+            list=held_out.record,
+            labeled=ListRecord(**labeled) if labeled else None,
         )
     write_evaluations(Path(run_path) / evaluation_name(split, run.config.data.val), results, inference, precision)
     return results
@@ -164,15 +170,6 @@ def write_evaluations(
             part.write_text(json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n", "utf-8")
     except OSError as error:
         raise RunError(f"{path}: cannot be written: {error.strerror}") from None
-
-
-def _items(dataset: Dataset, split: str | None, run_path: str | Path) -> tuple[Sequence[Masked], ListRecord, str]:
-    if split is not None:
-        items = dataset.split(split)
-        return items, record(split, items), split
-    if not dataset.val:
-        raise DataError(f"{run_path}: the run has no validation images (data.val); name a split to evaluate on")
-    return dataset.val, dataset.lists["val"], DEFAULT
 
 
 Loaded = tuple[Masked, NDArray[np.uint8], NDArray[np.uint8]]
