@@ -74,7 +74,7 @@ class Run:
     """What `open_run` gives; the best checkpoint is right, the last says the next leaf."""
 
     def __init__(self, best=True, val=3):
-        self.record = {"lists": {}}
+        self.record, self.ids = {"lists": {}}, tuple(range(len(TREE.leaves)))
         self.config = SimpleNamespace(inference=InferenceConfig(), train=SimpleNamespace(precision="bf16"))
         self.hierarchy, self.knowledge, self.best, self.val = TREE, ld.KnowledgeBase(TREE), best, val
 

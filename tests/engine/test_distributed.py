@@ -7,6 +7,8 @@ import time
 import pytest
 import torch
 
+from logicdiag.data.open import open_dataset
+from logicdiag.engine.check import check
 from logicdiag.engine.distributed import World, choose_device
 from logicdiag.engine.run import load_checkpoint, read_metrics
 from logicdiag.engine.train import resume, train
@@ -69,7 +71,7 @@ def test_two_processes_are_one(tmp_path, method):
 
 def test_two_processes_are_interrupted_and_one_goes_on(tmp_path):
     """Saved together at a step of ten; a single process may take over."""
-    changes = {"train": {"steps": 20, "log_every": 1, "val_every": 20}}
+    changes = {"train": {"steps": 20, "log_every": 1, "val_every": 20, "unlabeled_batch": 4}}
     path = config_file(tmp_path, **changes)
     shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     processes = [
@@ -98,6 +100,17 @@ def test_a_batch_that_cannot_be_shared_is_refused(tmp_path):
     says = "logicdiag: train.labeled_batch is 3, expected a multiple of 2 (2 processes, train.accumulate 1)"
     assert told[0][1].splitlines()[-1] == says
     assert not (tmp_path / "run").exists()
+
+
+def test_partners_of_cutmix_are_in_one_process():
+    """However a batch is cut, neighbours stay together."""
+    c = config(train={"unlabeled_batch": 6})
+    data = open_dataset(c.data)
+    check(c, data, 1)
+    with pytest.raises(ConfigError, match="unlabeled_batch is 6, so each of 2 parts has 3; CutMix pairs neighbours"):
+        check(c, data, 2)
+    check(config(train={"unlabeled_batch": 6}, data={"views": {"cutmix": 0.0}}), data, 2)
+    check(config(train={"unlabeled_batch": 6}, method={"name": "supervised"}), data, 2)
 
 
 def test_alone_nothing_is_shared():

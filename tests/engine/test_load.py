@@ -140,7 +140,7 @@ def test_mistakes_are_named_by_their_key(load, tmp_path, text, says):
     ("text", "says"),
     [
         ("data: {root: a", "c.yaml:1:15: this is not YAML: expected ',' or '}'"),
-        ("data:\n\troot: a", "c.yaml:2:1: this is not YAML: found character '\\t'"),
+        ("data:\n\troot: a", "c.yaml:2:1: this is not YAML: a tab stands where YAML wants spaces"),
         ("data: 'a", "this is not YAML"),
         ("data: \x00", "this is not YAML"),
         ("data: !!python/object/apply:os.system ['true']", "this is not YAML: could not determine a constructor"),

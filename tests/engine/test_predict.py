@@ -164,7 +164,7 @@ def test_a_folder_of_other_classes_is_refused(opened, tmp_path):
     image = draw(tmp_path / "a.png", leaves_of((4, 4)))
     predict_run("run", [image], tmp_path / "out")
     before = files(tmp_path / "out")
-    opened.hierarchy = ld.Hierarchy.from_dict(["a", "b", "c"])
+    opened.hierarchy, opened.ids = ld.Hierarchy.from_dict(["a", "b", "c"]), (0, 1, 2)
     with pytest.raises(ld.LogicDiagError, match="holds predictions of other classes"):
         predict_run("run", [image], tmp_path / "out")
     (tmp_path / "out/classes.json").write_text("{}")
@@ -194,3 +194,16 @@ def test_an_overlay_mixes_and_draws_borders():
     assert mixed[0, 5].tolist() == [155, 100, 45]
     assert (mixed[:, 3] > 180).all()
     assert (mixed[:, 2] == 45).all()
+
+
+def test_masks_have_the_ids_of_the_data_set(opened, tmp_path):
+    image = draw(tmp_path / "a.png", leaves_of((4, 4)))
+    predict_run("run", [image], tmp_path / "plain")
+    opened.ids = tuple(10 * (index + 1) for index in range(len(opened.hierarchy.leaves)))
+    predict_run("run", [image], tmp_path / "ids")
+    plain, ids = (np.asarray(Image.open(tmp_path / name / "masks/a.png")) for name in ("plain", "ids"))
+    assert np.array_equal(ids, 10 * (plain + 1))
+    entries = json.loads((tmp_path / "ids/classes.json").read_text())["classes"]
+    assert [(e["index"], e["name"]) for e in entries] == list(zip(opened.ids, opened.hierarchy.leaves, strict=True))
+    colours = [np.asarray(Image.open(tmp_path / name / "masks/a.png").convert("RGB")) for name in ("plain", "ids")]
+    assert np.array_equal(*colours)

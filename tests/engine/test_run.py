@@ -3,15 +3,28 @@
 import json
 import os
 import stat
+from types import SimpleNamespace
 
 import pytest
 import torch
 
+from logicdiag.data.dataset import LeafTable, Relabelled
 from logicdiag.data.open import open_dataset
 from logicdiag.engine.distributed import World
 from logicdiag.engine.record import Record
-from logicdiag.engine.run import create_run, load_checkpoint, open_run, read_metrics, save_checkpoint
+from logicdiag.engine.run import (
+    create_run,
+    cut_metrics,
+    in_use,
+    load_checkpoint,
+    mask_ids,
+    open_run,
+    read_metrics,
+    remove_parts,
+    save_checkpoint,
+)
 from logicdiag.errors import LogicDiagError, RunError
+from logicdiag.logic.hierarchy import Hierarchy
 from logicdiag.models import build_model
 
 from .small import config
@@ -119,6 +132,66 @@ def test_record():
     assert again.line(here) == {"loss": 4.0, "conflict": 0.25}
     other = Record()
     other.load_state_dict(kept, World(rank=1, size=2))
-    assert (other.sums, other.steps) == ({}, 2)  # the first process remembers for all
+    assert other.steps == 2
+    assert not any(pair.any() for pair in other.sums.values())  # the first process remembers for all
     record.add_share("counted", torch.tensor(0), torch.tensor(0))
     assert record.line(here) == {"counted": 0.0}
+
+
+def test_a_run_in_use_is_not_joined(tmp_path):
+    (tmp_path / "config.yaml").write_text("")
+    with in_use(tmp_path):
+        with pytest.raises(RunError, match="is in use: another process is training into it"), in_use(tmp_path):
+            pass
+        with in_use(tmp_path, first=False):  # the other processes of the same training
+            pass
+    with in_use(tmp_path):
+        pass
+
+
+def test_half_written_files_are_removed(tmp_path):
+    for name in (".checkpoint.pt.x1.part", ".last.safetensors.x2.part", "checkpoint.pt", ".hidden"):
+        (tmp_path / name).write_text("")
+    remove_parts(tmp_path)
+    assert sorted(p.name for p in tmp_path.iterdir()) == [".hidden", "checkpoint.pt"]
+
+
+@pytest.mark.parametrize("line", ["5", "[]", '{"step": null}', '{"st', "\udcff"])
+def test_damaged_metrics_are_passed_over(tmp_path, line):
+    good = '{"step": 1}\n'
+    (tmp_path / "metrics.jsonl").write_bytes((good + line + "\n" + good).encode("utf-8", "surrogateescape"))
+    cut_metrics(tmp_path, 3)
+    assert (tmp_path / "metrics.jsonl").read_text() == 2 * good
+
+
+def test_ids_are_those_of_the_masks():
+    h = Hierarchy.from_dict({"flat": ["road", "walk"], "sky": None})
+    table = LeafTable({7: "sky", 3: "road", 4: None, 5: "walk", 9: "road"}, h)
+    labels = SimpleNamespace(table=table)
+    masked = SimpleNamespace(labels=labels)
+    assert mask_ids(SimpleNamespace(labeled=(masked,), hierarchy=h)) == {"road": 3, "walk": 5, "sky": 7}
+    permuted = SimpleNamespace(labels=Relabelled(labels, b"\x01\x00\x02"))
+    assert mask_ids(SimpleNamespace(labeled=(permuted,), hierarchy=h)) == {"road": 3, "walk": 5, "sky": 7}
+    unknown = SimpleNamespace(labels=None)
+    assert mask_ids(SimpleNamespace(labeled=(unknown,), hierarchy=h)) == {"road": 0, "walk": 1, "sky": 2}
+    colours = LeafTable({1 << 20: "sky", 3: "road", 5: "walk"}, h)
+    many = SimpleNamespace(labels=SimpleNamespace(table=colours))
+    assert mask_ids(SimpleNamespace(labeled=(many,), hierarchy=h)) == {"road": 0, "walk": 1, "sky": 2}
+
+
+def test_a_record_is_handed_to_the_first_process():
+    class Pair(World):
+        def add(self, tensor):
+            return tensor.mul_(2)  # another process with the same numbers
+
+    for rank in range(2):
+        record, here = Record(), Pair(rank, 2)
+        record.add("loss", torch.tensor(3.0))
+        record.add_share("conflict", torch.tensor(1.0), torch.tensor(4.0))
+        record.steps = 1
+        record.gather(here)
+        sums = {name: pair.tolist() for name, pair in record.sums.items()}
+        want = (
+            {"loss": [6.0, 0.0], "conflict": [2.0, 8.0]} if rank == 0 else {"loss": [0.0, 0.0], "conflict": [0.0, 0.0]}
+        )
+        assert sums == want

@@ -138,8 +138,11 @@ class Loader:
 
 
 def _ignore_interrupt(_: int) -> None:
-    """Ctrl-C reaches every process of a terminal; the trainer answers it, and may yet want a batch to end its step."""
+    """Ctrl-C, and a scheduler's SIGTERM, reach all processes of a group; the trainer answers them, and may yet want a
+    batch to end its step.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 class _Slots(Sampler[list[tuple[int, int]]]):

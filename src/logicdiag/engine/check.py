@@ -30,6 +30,12 @@ def check(config: Config, dataset: Dataset, processes: int = 1) -> None:
                 f"train.{key} is {getattr(t, key)}, expected a multiple of {processes * t.accumulate} "
                 f"({processes} process{'es' * (processes > 1)}, train.accumulate {t.accumulate})"
             )
+    parts = processes * t.accumulate
+    if needs_unlabeled and d.views.cutmix > 0 and parts > 1 and t.unlabeled_batch // parts % 2:
+        raise ConfigError(
+            f"train.unlabeled_batch is {t.unlabeled_batch}, so each of {parts} parts has {t.unlabeled_batch // parts}; "
+            "CutMix pairs neighbours: expected an even number for each, or data.views.cutmix=0"
+        )
     if d.crop < SMALLEST:
         raise ConfigError(f"data.crop is {d.crop}, expected at least {SMALLEST} pixels")
     if not 0 < d.scale[0] <= d.scale[1]:
@@ -66,6 +72,10 @@ def refuse_other_data(run: Run, dataset: Dataset) -> None:
         raise RunError(f"{run.path}: the data set has another hierarchy now than the run was begun with")
     for name, now in dataset.lists.items():
         then = run.record.get("lists", {}).get(name)
-        if then is not None and then["fingerprint"] != now.fingerprint:
+        if then is None:
+            continue
+        if then["fingerprint"] != now.fingerprint:
             counts = f"{then['count']} then, {now.count} now"
             raise RunError(f"{run.path}: data.{name} names other images than when the run was begun ({counts})")
+        if then.get("order") and then["order"] != now.order:
+            raise RunError(f"{run.path}: data.{name} names its images in another order than when the run was begun")

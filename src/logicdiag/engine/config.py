@@ -59,7 +59,9 @@ class TrainConfig:
 
 @dataclass
 class Config:
-    """A training run. LogicDiag is what the defaults say."""
+    """A training run. The defaults are LogicDiag (hierarchical head, psi = diagnosis, Eq. 2) with constants that serve
+    few labels and short runs; those of the paper stand in `configs/paper/`.
+    """
 
     data: DataConfig = field(default_factory=DataConfig)
     model: ModelConfig = field(default_factory=ModelConfig)

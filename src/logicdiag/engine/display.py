@@ -15,6 +15,7 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.table import Column
 
 QUIET = 30.0
 """Seconds between two lines where there is no terminal."""
@@ -28,15 +29,16 @@ class Display:
         self.steps, self.speaks = steps, speaks
         self.bar = Progress(
             TextColumn("step"),
-            BarColumn(bar_width=20),
+            BarColumn(bar_width=12),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
             TextColumn("left"),
             TimeRemainingColumn(),
-            TextColumn("{task.fields[told]}"),
+            TextColumn("{task.fields[told]}", table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1)),
             console=self.console,
             disable=not (speaks and self.console.is_terminal),
             refresh_per_second=4,
+            expand=True,
         )
         self.task = self.bar.add_task("train", total=steps, completed=start, told="")
         self.begun, self.first, self.said = time.monotonic(), start, 0.0

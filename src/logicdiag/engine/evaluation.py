@@ -103,9 +103,9 @@ def render(evaluations: Sequence[Evaluation]) -> Group:
     summary = _table("", "in %", heads)
     for number, names in enumerate(h.levels, 1):
         label = "leaves" if number == h.height else f"level {number}"
-        summary.add_row(
-            f"mIoU, {label} ({len(names)} classes)", *(_percent(e.levels[number - 1].miou) for e in evaluations)
-        )
+        seen = sum(not math.isnan(value) for value in first.levels[number - 1].classes.values())
+        of = f"{seen} of {len(names)}" if seen < len(names) else str(len(names))
+        summary.add_row(f"mIoU, {label} ({of} classes)", *(_percent(e.levels[number - 1].miou) for e in evaluations))
     summary.add_row("pixel accuracy", *(_percent(e.accuracy) for e in evaluations))
     summary.add_row(
         f"mistake severity (1 to {h.height})",

@@ -81,6 +81,8 @@ def _yaml(text: str, source: str) -> Any:
         where = f":{mark.line + 1}:{mark.column + 1}" if mark else ""
         problem = getattr(error, "problem", None) or str(error).splitlines()[0]
         what = "" if isinstance(error, _Twice) else "this is not YAML: "
+        if "'\\t'" in problem:
+            problem = "a tab stands where YAML wants spaces; indent with spaces"
         raise ConfigError(f"{source}{where}: {what}{problem}") from None
 
 
@@ -121,7 +123,8 @@ def _value(kind: Any, value: Any, key: str, source: str) -> Any:
         taken = _fit(option, value)
         if taken is not _MISFIT:
             return taken
-    raise ConfigError(f"{source}: {key} is {_kind(value)}, expected {_named(kind)}")
+    quotes = "; put each rule in quotes" if key == "psi.rules" else ""
+    raise ConfigError(f"{source}: {key} is {_kind(value)}, expected {_named(kind)}{quotes}")
 
 
 _MISFIT = object()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from jaxtyping import UInt8
@@ -48,11 +48,14 @@ def leaf_colours(h: Hierarchy) -> UInt8[np.ndarray, "leaves 3"]:
     return np.array(colours, np.uint8).reshape(-1, 3)
 
 
-def picture_palette(h: Hierarchy) -> list[int]:
-    """`leaf_colours` as the 256 entries of a PNG of 8-bit indices; the last is for "no leaf"."""
+def picture_palette(h: Hierarchy, ids: Sequence[int] | None = None) -> list[int]:
+    """`leaf_colours` as the 256 entries of a PNG of 8-bit indices; the last is for "no leaf".
+
+    `ids` are the indices that stand for `h.leaves`, where they are not just counted.
+    """
     entries = np.zeros((256, 3), np.uint8)
     colours = leaf_colours(h)[:255]
-    entries[: len(colours)] = colours
+    entries[range(len(colours)) if ids is None else list(ids)] = colours
     entries[255] = NO_LEAF
     return [int(value) for value in entries.ravel()]
 

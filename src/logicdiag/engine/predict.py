@@ -60,8 +60,8 @@ def predict_run(
 ) -> list[Prediction]:
     """Predict files, folders and globs into the folder `out`.
 
-    `masks/NAME.png` holds indices into the leaves of the run's hierarchy, with a palette; `classes.json` says which
-    index and which colour is which class; `overlays/NAME.jpg` shows the colours over the image;
+    `masks/NAME.png` holds the ids that the data set's own masks have, with a palette; `classes.json` says which id and
+    which colour is which class; `overlays/NAME.jpg` shows the colours over the image;
     `probabilities/NAME.npz` has `probabilities`, float16 of shape (names, height, width), and `names`. An image that
     its camera marks as turned is turned upright first. The files of an image are written whole and together.
     `inference` and `precision` are the run's own by default; `overrides` change its configuration.
@@ -84,14 +84,14 @@ def predict_run(
     device, precision = where_to_run(device, precision, run.config.train.precision)
     inference = inference or run.config.inference
     model, h = run.model(checkpoint, device), run.hierarchy
-    _write_classes(folder, h)
+    _write_classes(folder, h, run.ids)
     pictures = read_ahead(lambda source: ImageFile(source.path)(), sources, workers=2)
     for done, (target, picture) in enumerate(zip(targets, pictures, strict=True), 1):
         image = torch.from_numpy(picture).to(device).permute(2, 0, 1)[None].float() / 255
         logits = predict_logits(model, image, inference, precision)
         leaf = model.leaf_logits(logits).argmax(1)[0].to(torch.uint8).cpu().numpy()
         probs = model.probs(logits)[0].half().cpu().numpy() if target.probabilities else None
-        _write(target, h, picture, leaf, probs, h.names if model.head == "hierarchical" else h.leaves)
+        _write(target, h, run.ids, picture, leaf, probs, h.names if model.head == "hierarchical" else h.leaves)
         if progress:
             progress("prediction", done, len(sources))
     return targets
@@ -183,18 +183,18 @@ def _refuse_overwriting(sources: Sequence[Source], targets: Sequence[Prediction]
                 raise DataError(f"{path}: the image would be overwritten by a result; choose another folder")
 
 
-def _write_classes(folder: Path, h: Hierarchy) -> None:
+def _write_classes(folder: Path, h: Hierarchy, ids: Sequence[int]) -> None:
     path = folder / CLASSES
     classes = [
         {"index": index, "name": name, "colour": colour}
-        for index, (name, colour) in enumerate(zip(h.leaves, leaf_colours(h).tolist(), strict=True))
+        for index, name, colour in sorted(zip(ids, h.leaves, leaf_colours(h).tolist(), strict=True))
     ]
     if path.is_file():
         try:
-            held = [entry["name"] for entry in json.loads(path.read_text("utf-8"))["classes"]]
+            held = [(entry["index"], entry["name"]) for entry in json.loads(path.read_text("utf-8"))["classes"]]
         except (OSError, ValueError, KeyError, TypeError):
             raise DataError(f"{path}: is not of an earlier prediction; choose another folder") from None
-        if held != list(h.leaves):
+        if held != sorted(zip(ids, h.leaves, strict=True)):
             raise DataError(f"{path}: the folder holds predictions of other classes; choose another folder")
     text = json.dumps({"hierarchy": h.title, "classes": classes}, indent=2, ensure_ascii=False)
     try:
@@ -208,13 +208,14 @@ def _write_classes(folder: Path, h: Hierarchy) -> None:
 def _write(
     target: Prediction,
     h: Hierarchy,
+    ids: Sequence[int],
     picture: UInt8[np.ndarray, "h w 3"],
     leaf: UInt8[np.ndarray, "h w"],
     probs: np.ndarray | None,
     names: tuple[str, ...],
 ) -> None:
-    mask = Image.fromarray(leaf)
-    mask.putpalette(picture_palette(h))
+    mask = Image.fromarray(np.array(ids, np.uint8)[leaf])
+    mask.putpalette(picture_palette(h, ids))
     paths = [path for path in (target.mask, target.overlay, target.probabilities) if path is not None]
     try:
         for path in paths:

@@ -38,10 +38,17 @@ class Record:
         self.sums, self.steps = {}, 0
         return line
 
+    def gather(self, here: World) -> None:
+        """Hand everything to the first process, which remembers for all."""
+        if here.size > 1 and self.sums:
+            together = here.add(torch.stack(list(self.sums.values())))
+            kept = together if here.is_first else torch.zeros_like(together)
+            self.sums = dict(zip(self.sums, kept.unbind(), strict=True))
+
     def state_dict(self) -> dict[str, Any]:
         return {"sums": self.sums, "steps": self.steps}
 
     def load_state_dict(self, state: dict[str, Any], here: World) -> None:
-        """The first process remembers for all."""
-        self.sums = {name: pair.to(here.device) for name, pair in state["sums"].items()} if here.is_first else {}
+        part = 1.0 if here.is_first else 0.0
+        self.sums = {name: pair.to(here.device) * part for name, pair in state["sums"].items()}
         self.steps = int(state["steps"])

@@ -12,6 +12,8 @@ from __future__ import annotations
 import json
 import platform
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
 from importlib import metadata
@@ -22,7 +24,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from ..data.dataset import Dataset
+from ..data.dataset import IGNORE, Dataset, LeafTable, Relabelled
 from ..errors import RunError, hint
 from ..files import written_whole
 from ..logic.hierarchy import Hierarchy
@@ -31,6 +33,11 @@ from ..models.segmenter import Segmenter, build_model
 from ..pseudo.build import build_knowledge, rules_file
 from .config import Config
 from .load import dump_config, load_config
+
+try:
+    import fcntl
+except ImportError:  # not on Windows
+    fcntl = None  # type: ignore[assignment]
 
 VERSIONED = ("logicdiag", "torch", "timm", "numpy", "numba", "safetensors", "pillow")
 RULES = "rules.txt"
@@ -60,6 +67,13 @@ class Run:
 
         return open_dataset(self.config.data, self.base)
 
+    @property
+    def ids(self) -> tuple[int, ...]:
+        """The ids that the data set's own masks have for the leaves; counted from 0 where that does not fit a byte."""
+        ids = self.record.get("ids") or {}
+        leaves = self.hierarchy.leaves
+        return tuple(int(ids.get(leaf, index)) for index, leaf in enumerate(leaves))
+
     def model(self, which: str = "last", device: torch.device | str = "cpu") -> Segmenter:
         """The network of the last step, or of the best on `data.val`, ready for inference."""
         file = self.path / f"{which}.safetensors"
@@ -87,7 +101,7 @@ def open_run(path: str | Path, overrides: tuple[str, ...] = ()) -> Run:
         record = json.loads((path / "record.json").read_text("utf-8"))
     except (OSError, ValueError) as error:
         raise RunError(f"{path} is not a whole run folder: record.json cannot be read: {error}") from None
-    if not isinstance(record, dict) or "base" not in record:
+    if not isinstance(record, dict) or "base" not in record or not isinstance(record.get("lists", {}), dict):
         raise RunError(f"{path} is not a whole run folder: record.json is not one of logicdiag's")
     hierarchy = Hierarchy.load(path / "hierarchy.yaml")
     return Run(path, load_config(path / "config.yaml", overrides), hierarchy, record)
@@ -99,6 +113,8 @@ def create_run(path: Path, config: Config, base: Path, dataset: Dataset, facts: 
         raise RunError(f"{path} already holds a run; go on with --resume {path}, or name another folder with --out")
     if path.exists() and not path.is_dir():
         raise RunError(f"{path} is a file, expected a folder for the run, or nothing there")
+    if path.is_dir() and any(path.iterdir()):
+        raise RunError(f"{path} holds other files; name a new folder with --out")
     record = {
         "logicdiag": 1,
         "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
@@ -106,6 +122,7 @@ def create_run(path: Path, config: Config, base: Path, dataset: Dataset, facts: 
         "base": str(base.absolute()),
         "seed": config.train.seed,
         "data": dataset.name,
+        "ids": mask_ids(dataset),
         "lists": {name: asdict(record) for name, record in dataset.lists.items()},
         **facts,
     }
@@ -127,6 +144,20 @@ def create_run(path: Path, config: Config, base: Path, dataset: Dataset, facts: 
     return Run(path, config, dataset.hierarchy, record)
 
 
+def mask_ids(dataset: Dataset) -> dict[str, int]:
+    """Leaf -> the id that the masks have for it, so that predictions are masks of the same kind."""
+    labels: Any = dataset.labeled[0].labels if dataset.labeled else None
+    while isinstance(labels, Relabelled):
+        labels = labels.labels
+    table = getattr(labels, "table", None)
+    ids: dict[str, int] = {}
+    for number, name in sorted(table.classes.items() if isinstance(table, LeafTable) else ()):
+        if name is not None and number < IGNORE:
+            ids.setdefault(name, number)
+    leaves = dataset.hierarchy.leaves
+    return ids if set(ids) == set(leaves) else {leaf: index for index, leaf in enumerate(leaves)}
+
+
 def versions() -> dict[str, str]:
     found = {"python": platform.python_version(), "platform": f"{platform.system()} {platform.machine()}"}
     for name in VERSIONED:
@@ -135,6 +166,26 @@ def versions() -> dict[str, str]:
         except (metadata.PackageNotFoundError, KeyError):
             continue
     return found
+
+
+@contextmanager
+def in_use(path: Path, first: bool = True) -> Iterator[None]:
+    """Two trainings must not write into one run; the first process of each holds its lock."""
+    if not first or fcntl is None:
+        yield
+        return
+    with open(path / "config.yaml", "rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise RunError(f"{path} is in use: another process is training into it") from None
+        yield
+
+
+def remove_parts(path: Path) -> None:
+    """What a process that was killed had half written."""
+    for part in path.glob(".*.part"):
+        part.unlink(missing_ok=True)
 
 
 # ---- checkpoints -----------------------------------------------------------------------------------------------------
@@ -151,7 +202,8 @@ def save_checkpoint(path: Path, state: dict[str, Any], model: Segmenter, best: b
             torch.save(state, parts[-1])
     except (OSError, RuntimeError, SafetensorError) as error:  # torch and safetensors have their own for a full disk
         reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
-        raise RunError(f"{path}: the checkpoint cannot be written, the one before is still there: {reason}") from None
+        before = ", the one before is still there" if (path / "checkpoint.pt").exists() else ""
+        raise RunError(f"{path}: the checkpoint cannot be written{before}: {reason}") from None
 
 
 def load_checkpoint(path: Path, device: torch.device | str) -> dict[str, Any] | None:
@@ -180,11 +232,11 @@ def cut_metrics(path: Path, step: int) -> None:
     file = path / "metrics.jsonl"
     if file.exists():
         kept = []
-        for line in file.read_text("utf-8").splitlines():
+        for line in file.read_text("utf-8", errors="replace").splitlines():
             try:
                 if json.loads(line)["step"] <= step:
                     kept.append(line + "\n")
-            except (json.JSONDecodeError, KeyError):  # a line that was being written when the machine went down
+            except (ValueError, KeyError, TypeError):  # a line that was being written when the machine went down
                 continue
         with written_whole([file]) as [part]:
             part.write_text("".join(kept), "utf-8")

@@ -18,7 +18,7 @@ from ..data.dataset import Dataset
 from ..data.loader import Loader, Views
 from ..data.open import open_dataset
 from ..data.views import draws
-from ..errors import ConfigError, ProbabilityError, RunError
+from ..errors import ConfigError, LogicDiagError, ProbabilityError, RunError
 from ..methods.build import METHODS, build_method
 from ..methods.loss import Loss
 from ..methods.method import Losses, Setting, Step
@@ -36,13 +36,17 @@ from .evaluation import Evaluation
 from .inference import autocast
 from .optimizer import Optimizer
 from .record import Record
-from .run import Run, create_run, cut_metrics, load_checkpoint, open_run, save_checkpoint
+from .run import Run, create_run, cut_metrics, in_use, load_checkpoint, open_run, remove_parts, save_checkpoint
 from .watch import Watch, diverged
 
 CHECK = 10
 """Several processes ask each other this often whether one was told to stop."""
-SETTLED = 0.5
-"""Share of a run after which a network that knows a single class is a failure, and not a beginner."""
+BEGINNER, SETTLED = 100, 0.5
+"""Steps, and share of a run, after which a network that knows a single class is a failure, and not a beginner."""
+
+
+FAR_LARGER = 2.5
+"""Images so many times larger than a crop are better predicted in windows."""
 
 
 class Interrupted(Exception):
@@ -66,15 +70,21 @@ def train(
     with world(config.train.device) as here:
         dataset = open_dataset(config.data, base)
         trainer = Trainer(config, dataset, here, Path(out), base)
+        failed: LogicDiagError | None = None
         if here.is_first:
-            create_run(Path(out), config, base, dataset, trainer.facts())
-        here.wait()
-        trainer.run(observe)
+            try:
+                create_run(Path(out), config, base, dataset, trainer.facts())
+            except LogicDiagError as error:
+                failed = error  # the other processes wait for this one: meet them first
+        if here.any(failed is not None):
+            raise failed or RunError("the first process could not begin the run, and says why")
+        with in_use(Path(out), here.is_first):
+            trainer.run(observe)
     return open_run(out)
 
 
-MAY_MOVE = ("data.root", "data.workers", "train.device")
-"""Settings that may be others when a run goes on: where it is worked on, and not what is learned."""
+MAY_MOVE = ("data.root", "data.labeled", "data.unlabeled", "data.val", "data.workers", "train.device")
+"""Settings that may be others when a run goes on: where things are, and not what is learned; lists are compared."""
 
 
 def resume(path: str | Path, changes: Sequence[str] = ()) -> Run:
@@ -98,10 +108,12 @@ def resume(path: str | Path, changes: Sequence[str] = ()) -> Run:
         trainer = Trainer(config, dataset, here, run.path, run.base, run.knowledge)
         if state is not None:
             trainer.load(state)
-        if here.is_first:
-            cut_metrics(run.path, trainer.done)
-        here.wait()
-        trainer.run()
+        with in_use(run.path, here.is_first):
+            if here.is_first:
+                cut_metrics(run.path, trainer.done)
+                remove_parts(run.path)
+            here.wait()
+            trainer.run()
     return run
 
 
@@ -158,6 +170,29 @@ class Trainer:
             },
         }
 
+    def _told(self) -> str:
+        """What this run is, in a line."""
+        c, d = self.config, self.dataset
+        psi = f" + {c.psi.name}" if self.method.needs_unlabeled else ""
+        images = f"{len(d.labeled)} labelled, {len(d.unlabeled)} unlabelled, {len(d.val)} validation images"
+        return (
+            f"{self.path}: {c.method.name}{psi}, {c.model.head} head, {c.model.encoder}; {images}; "
+            f"{self.facts()['device']}{f', {self.here.size} processes' * (self.here.size > 1)}"
+        )
+
+    def _advice(self) -> str | None:
+        """Networks that learn from small crops say less of large images as a whole."""
+        c = self.config
+        if c.inference.mode != "whole" or not self.dataset.val:
+            return None
+        height, width = self.dataset.val[0].image().shape[:2]
+        if max(height, width) < FAR_LARGER * c.data.crop:
+            return None
+        return (
+            f"validation images ({width} x {height}) are much larger than data.crop ({c.data.crop}); predict them in "
+            f"windows if scores are poor: inference.mode=slide inference.size={c.data.crop}"
+        )
+
     # ---- the loop ------------------------------------------------------------------------------
 
     def run(self, observe: Callable[[Trainer], None] | None = None) -> None:
@@ -168,6 +203,9 @@ class Trainer:
             stopped = stack.enter_context(_stop_signals())
             batches = self._batches(stack)
             watch = Watch(display.warn)
+            display.say(self._told())
+            if (advice := self._advice()) is not None:
+                display.warn(advice)
             while self.done < t.steps:
                 self._step(next(batches))
                 self.done += 1
@@ -279,7 +317,7 @@ class Trainer:
         )
         log({"step": self.done, **_val_line(found)})
         display.say(f"step {self.done}: {_val_text(found)}")
-        if self.done > SETTLED * self.config.train.steps:
+        if self.done > max(SETTLED * self.config.train.steps, BEGINNER):
             watch.predictions(self.done, found.confusion, self.dataset.hierarchy.leaves)
         if not math.isnan(found.miou) and (self.best is None or found.miou > self.best["miou"]):
             self.best = {"miou": found.miou, "step": self.done}
@@ -287,12 +325,14 @@ class Trainer:
         return False
 
     def _refuse_no_numbers(self) -> None:
-        """Weights that are no numbers stay so; the last checkpoint is worth more."""
-        if not all(bool(parameter.isfinite().all()) for parameter in self.optimizer.parameters):
+        """Weights and statistics that are no numbers stay so; the last checkpoint is worth more."""
+        tensors = [*self.model.state_dict().values(), *self.method.evaluated.state_dict().values()]
+        if not all(bool(tensor.isfinite().all()) for tensor in tensors):
             raise diverged(self.done)
 
     def _save(self, improved: bool) -> None:
         self._refuse_no_numbers()
+        self.record.gather(self.here)
         if self.here.is_first:
             save_checkpoint(self.path, self.state(), self.method.evaluated, improved)
         self.here.wait()
@@ -326,9 +366,9 @@ def _val_line(found: Evaluation) -> dict[str, float]:
 
 
 def _val_text(found: Evaluation) -> str:
-    levels = "  ".join(f"level {level.level}: {100 * level.miou:.2f}" for level in found.levels)
+    above = "  ".join(f"level {level.level}: {100 * level.miou:.2f}" for level in found.levels[:-1])
     broken = "" if found.violations is None else f"  violations {found.violations.share:.1%}"
-    return f"validation mIoU {100 * found.miou:.2f}  ({levels}){broken}"
+    return f"validation mIoU {100 * found.miou:.2f}{f'  ({above})' * bool(above)}{broken}"
 
 
 @contextmanager
