@@ -317,3 +317,12 @@ def test_a_run_opens_from_anywhere(said, run_folder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert open_run(run_folder).config.data.layout == "folder"
     assert "best" in said("evaluate", run_folder)
+
+
+def test_the_hierarchy_of_a_data_set(said, tmp_path):
+    data = folder_dataset(tmp_path / "data")
+    tree = said("hierarchy", "show", data / "dataset.yaml")
+    assert tree == said("hierarchy", "show", data)
+    assert all(name in tree for name in yaml.safe_load((data / "dataset.yaml").read_text())["classes"])
+    (tmp_path / "my.rules").write_text("forall x: ~nothing_like_it(x)\n")
+    assert main(["rules", "check", str(tmp_path / "my.rules"), "--hierarchy", str(data / "dataset.yaml")]) == 2

@@ -172,7 +172,7 @@ def _add_reasoning(every: Any) -> None:
 
     trees = every.add_parser("hierarchy", help="work with hierarchies").add_subparsers(required=True, metavar="COMMAND")
     show = trees.add_parser("show", help="draw a hierarchy as a text tree")
-    show.add_argument("hierarchy", metavar="H", help="a built-in name or a YAML file")
+    show.add_argument("hierarchy", metavar="H", help="a built-in name, a YAML file, or a data set's dataset.yaml")
     show.add_argument("--yaml", action="store_true", help="as YAML instead")
     show.set_defaults(run=commands.hierarchy_show)
 
@@ -205,7 +205,9 @@ def _add_reasoning(every: Any) -> None:
 
 
 def _add_knowledge(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--hierarchy", required=True, metavar="H", help="a built-in name or a YAML file")
+    parser.add_argument(
+        "--hierarchy", required=True, metavar="H", help="a built-in name, a YAML file, or a data set's dataset.yaml"
+    )
     parser.add_argument("--families", default="CDE", metavar="CDE", help="rule families to use; default: CDE")
     parser.add_argument(
         "--root", default="asserted", metavar="R", help="asserted (every pixel is something) or free; default: asserted"

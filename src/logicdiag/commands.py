@@ -24,14 +24,25 @@ from .logic.knowledge import KnowledgeBase
 
 
 def hierarchy_show(args: argparse.Namespace) -> int:
-    h = Hierarchy.load(args.hierarchy)
+    h = _hierarchy(args.hierarchy)
     sys.stdout.write(h.to_yaml() if args.yaml else h.tree() + "\n")
     return 0
 
 
+def _hierarchy(name: str) -> Hierarchy:
+    """A built-in name, a file, or a data set's folder or dataset.yaml, which holds one."""
+    path = Path(name)
+    path = path / "dataset.yaml" if path.is_dir() else path
+    if path.name == "dataset.yaml" and path.is_file():
+        from .data.layouts.folder import Folder
+
+        return Folder(path.parent).own_hierarchy()
+    return Hierarchy.load(name)
+
+
 def rules_check(args: argparse.Namespace) -> int:
     """Exit code 0 if the rules can be used, 2 if not; warnings do not change it."""
-    kb = KnowledgeBase(Hierarchy.load(args.hierarchy), args.families, Path(args.file), args.root)
+    kb = KnowledgeBase(_hierarchy(args.hierarchy), args.families, Path(args.file), args.root)
     findings = kb.lint()
     for finding in findings:
         sys.stdout.write(f"{args.file}: {finding}\n")
@@ -43,7 +54,7 @@ def rules_check(args: argparse.Namespace) -> int:
 
 def diagnose(args: argparse.Namespace) -> int:
     rules = Path(args.rules) if args.rules else ()
-    kb = KnowledgeBase(Hierarchy.load(args.hierarchy), args.families, rules, args.root)
+    kb = KnowledgeBase(_hierarchy(args.hierarchy), args.families, rules, args.root)
     diagnoser = Diagnoser(kb, args.strategy, args.q, args.connectives, args.quantifier, args.budget)
     with _progress() as show:
         summary = diagnose_file(args.probs, diagnoser, args.out, args.dim, args.seed, show)

@@ -55,7 +55,7 @@ class Display:
 
     def metrics(self, done: int, line: Mapping[str, float]) -> None:
         rate = (done - self.first) / max(time.monotonic() - self.begun, 1e-9)
-        told = f"{rate:.1f}/s  " + "  ".join(_short(name, line[name]) for name in SHOWN if name in line)
+        told = f"{rate:.1f}/s  " + " ".join(_short(name, line[name]) for name in SHOWN if name in line)
         self.bar.update(self.task, told=told)
         if not self.console.is_terminal and (time.monotonic() - self.said > QUIET or done == self.steps):
             self.said = time.monotonic()
@@ -72,12 +72,13 @@ class Display:
 
 
 SHOWN = {
-    "loss": "loss {:.3f}",
-    "loss/labeled": "labelled {:.3f}",
-    "loss/unlabeled": "unlabelled {:.3f}",
-    "conflict": "conflict {:.1%}",
-    "counted": "counted {:.1%}",
+    "loss": "loss {:.2f}",
+    "conflict": "conflict {:.0%}",
+    "counted": "counted {:.0%}",
+    "loss/labeled": "labelled {:.2f}",
+    "loss/unlabeled": "unlabelled {:.2f}",
 }
+"""The first ones are seen on a narrow terminal too."""
 
 
 def _short(name: str, value: float) -> str:

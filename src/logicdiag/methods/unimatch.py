@@ -5,9 +5,9 @@
 s1 and s2 are strong views of one weak view w, with CutMix of their own; fp is w decoded from features of which each
 channel is dropped with probability 1/2, the rest scaled up.
 
-Where ours differs: boxes of CutMix come from the neighbour in the batch, the paper's from a second batch; the paper halves
-L^l as well, which is a factor of the learning rate; which channels fall is keyed by seed, step and place in the batch,
-as all our draws are. The paper has lambda = 1 and no averaged teacher (`method.teacher_decay: 0`).
+Where ours differs: boxes of CutMix come from the neighbour in the batch, the paper's from a second batch; the paper
+halves L^l as well, which is a factor of the learning rate; which channels fall is keyed by seed, step and place in the
+batch, as all our draws are. The paper has lambda = 1 and no averaged teacher (`method.teacher_decay: 0`).
 """
 
 from __future__ import annotations
