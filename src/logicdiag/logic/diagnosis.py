@@ -27,6 +27,9 @@ STRATEGIES = {
     "soft": "the expected labels, and the likeliest diagnosis",
 }
 
+SMALL_INPUT = 8 << 20
+"""Bytes; working memory is kept in proportion to the input only beyond that."""
+
 Degrees = Mapping[str, Float[Tensor, " n"]]
 Observation = Mapping[str, float] | Sequence[float] | Tensor
 
@@ -154,7 +157,8 @@ class Diagnoser:
         if probs.device.type != "cpu":
             return max(1 << 16, (1 << 30) // (4 * floats_per_pixel))
         wanted = max(2048, (40 << 20) // (4 * floats_per_pixel))
-        return max(256, min(wanted, probs.numel() * probs.element_size() // (4 * floats_per_pixel)))
+        within = max(probs.numel() * probs.element_size(), SMALL_INPUT) // (4 * floats_per_pixel)
+        return max(256, min(wanted, within))
 
     # ---- truth degrees -------------------------------------------------------------------------
 
