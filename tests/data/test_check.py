@@ -46,9 +46,9 @@ def test_nothing_wrong(root: Path) -> None:
     assert not report.findings
     splits, classes = report.tables()
     assert [row[:5] for row in splits.rows] == [
-        ("labeled", "2", "4 x 6", "4 x 6", "4 x 6"),
-        ("unlabeled", "4", "4 x 6", "4 x 6", "4 x 6"),
-        ("val", "2", "4 x 6", "4 x 6", "4 x 6"),
+        ("labeled", "2", "6 x 4", "6 x 4", "6 x 4"),
+        ("unlabeled", "4", "6 x 4", "6 x 4", "6 x 4"),
+        ("val", "2", "6 x 4", "6 x 4", "6 x 4"),
     ]
     assert classes.columns == ("class", "labeled images", "labeled pixels", "val images", "val pixels")
     assert classes.rows[1] == ("bird", "2", "33.33%", "2", "33.33%")
@@ -102,8 +102,8 @@ def test_everything_wrong_is_reported_at_once(root: Path) -> None:
     assert set(messages) == {"missing", "wrong_ids", "colour", "size", "unreadable", "duplicate", "overlap", "few"}
     assert "masks/a.png: the mask has ids that stand for no class: 9 (8 pixels); allowed are 0-3, 255" in text(report)
     assert "masks/b.png: a colour mask (mode RGB)" in messages["colour"]
-    assert "masks/c.png: the mask is 4 x 6, and" in messages["size"]
-    assert "images/c.jpg is 8 x 6" in messages["size"]
+    assert "masks/c.png: the mask is 6 x 4, and" in messages["size"]
+    assert "images/c.jpg is 6 x 8" in messages["size"]
     broken = [finding.message for finding in report.findings if finding.kind == "unreadable"]
     assert ["d.jpg" in broken[0], "e.jpg" in broken[1]] == [True, True]
     missing = [finding.message for finding in report.findings if finding.kind == "missing"]

@@ -94,7 +94,7 @@ def test_wrong_masks_are_named():
     with pytest.raises(ld.LogicDiagError, match=r"a: a pixel has class 7 in the mask"):
         evaluate_model(Echo(), [wrong], TREE, KB)
     small = Item("b", np.zeros((40, 40), np.uint8), np.zeros((40, 50), np.uint8))
-    with pytest.raises(ld.LogicDiagError, match=r"b: the image is 40 x 50, the mask 40 x 40"):
+    with pytest.raises(ld.LogicDiagError, match=r"b: the image is 50 x 40, the mask 40 x 40"):
         evaluate_model(Echo(), [small], TREE, KB)
     with pytest.raises(ld.LogicDiagError, match="no image to evaluate on"):
         evaluate_model(Echo(), [], TREE, KB)

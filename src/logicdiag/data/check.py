@@ -196,8 +196,8 @@ def _look(item: Photo, leaves: int) -> _Seen:
         except DataError as error:
             wrong.append(("unreadable", str(error)))
         if size is not None and mask is not None and mask.shape != size:
-            shape = f"{mask.shape[0]} x {mask.shape[1]}"
-            wrong.append(("size", f"{where}: the mask is {shape}, and {item.where} is {size[0]} x {size[1]}"))
+            shape = f"{mask.shape[1]} x {mask.shape[0]}"
+            wrong.append(("size", f"{where}: the mask is {shape}, and {item.where} is {size[1]} x {size[0]}"))
     pixels = None
     if mask is not None:
         counts = np.bincount(mask.ravel(), minlength=IGNORE + 1)

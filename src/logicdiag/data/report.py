@@ -149,10 +149,10 @@ def _shown(split: SplitReport, leaf: int) -> tuple[str, str]:
 
 
 def _spread(sizes: Sequence[tuple[int, int]]) -> tuple[str, str, str]:
-    """Height x width of the smallest, the median and the largest image."""
+    """Width x height of the smallest, the median and the largest image."""
     if not sizes:
         return "-", "-", "-"
-    smallest, median, largest = (f"{h} x {w}" for h, w in (sizes[0], sizes[len(sizes) // 2], sizes[-1]))
+    smallest, median, largest = (f"{w} x {h}" for h, w in (sizes[0], sizes[len(sizes) // 2], sizes[-1]))
     return smallest, median, largest
 
 

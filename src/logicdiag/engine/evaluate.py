@@ -180,8 +180,8 @@ Read = TypeVar("Read")
 def _load(item: Masked) -> Loaded:
     image, mask = item.image(), item.mask()
     if image.shape[:2] != mask.shape:
-        sizes = f"{image.shape[0]} x {image.shape[1]}, the mask {' x '.join(map(str, mask.shape))}"
-        raise DataError(f"{getattr(item, 'where', item.name)}: the image is {sizes} (height x width)")
+        sizes = f"{image.shape[1]} x {image.shape[0]}, the mask {' x '.join(map(str, mask.shape[::-1]))}"
+        raise DataError(f"{getattr(item, 'where', item.name)}: the image is {sizes}")
     return item, image, mask
 
 
