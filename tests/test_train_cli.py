@@ -303,7 +303,7 @@ def test_bad_data_sets_are_named_before_anything_is_written(said, tmp_path, data
 
 def test_what_cannot_be_written_is_named(said, tmp_path, monkeypatch):
     """A disk that fills up while metrics are written."""
-    import logicdiag.engine.train as training
+    import logicdiag.engine.trainer as training
 
     def full(self):
         raise OSError(28, "No space left on device", str(tmp_path / "run" / "metrics.jsonl"))

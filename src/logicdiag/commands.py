@@ -93,7 +93,8 @@ def _print_counts(console: Console, first: str, second: str, rows: Sequence[tupl
 def train(args: argparse.Namespace) -> int:
     from .engine.distributed import is_first
     from .engine.load import dump_config, load_config
-    from .engine.train import Interrupted, resume
+    from .engine.stop import Interrupted
+    from .engine.train import resume
     from .engine.train import train as train_run
 
     if args.resume:

@@ -14,7 +14,7 @@ import torch
 import yaml
 from PIL import Image
 
-from logicdiag.engine import train as training
+from logicdiag.engine import trainer as training
 from logicdiag.engine.config import Config
 from logicdiag.engine.load import build
 

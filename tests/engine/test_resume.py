@@ -14,9 +14,10 @@ import torch
 
 from logicdiag.data.open import open_dataset
 from logicdiag.engine import run as run_files
-from logicdiag.engine import train as training
+from logicdiag.engine import trainer as training
 from logicdiag.engine.run import load_checkpoint, read_metrics
-from logicdiag.engine.train import Interrupted, resume, train
+from logicdiag.engine.stop import Interrupted, stop_signals
+from logicdiag.engine.train import resume, train
 from logicdiag.errors import RunError
 
 from .small import config, config_file, folder_dataset, on_disk, same, started, stop_after
@@ -131,7 +132,7 @@ def test_signals_are_left_as_they_were(tmp_path):
 
 
 def test_a_second_interrupt_stops_at_once():
-    with training._stop_signals() as stopped:
+    with stop_signals() as stopped:
         assert not stopped()
         os.kill(os.getpid(), signal.SIGTERM)
         assert stopped()

@@ -14,7 +14,8 @@ from logicdiag.data.open import open_dataset
 from logicdiag.engine.distributed import World
 from logicdiag.engine.optimizer import Optimizer
 from logicdiag.engine.run import load_checkpoint, open_run, read_metrics
-from logicdiag.engine.train import Trainer, train
+from logicdiag.engine.train import train
+from logicdiag.engine.trainer import Trainer
 from logicdiag.errors import ConfigError, DataError, LogicDiagError, OptionError, RunError
 
 from .small import config, config_file, folder_dataset, on_disk, started

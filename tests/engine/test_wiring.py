@@ -8,7 +8,8 @@ import torch
 from logicdiag.data.open import open_dataset
 from logicdiag.engine.distributed import World
 from logicdiag.engine.run import read_metrics
-from logicdiag.engine.train import Trainer, train
+from logicdiag.engine.train import train
+from logicdiag.engine.trainer import Trainer
 
 from .small import config
 

@@ -25,7 +25,8 @@ from .evaluate import evaluate_run
 from .evaluation import Evaluation
 from .figure import Column, coloured, grid, marked
 from .run import open_run
-from .train import Trainer, train
+from .train import train
+from .trainer import Trainer
 
 MOMENTS = (0.1, 0.5, 1.0)
 """Shares of the run at which pseudo labels are drawn."""

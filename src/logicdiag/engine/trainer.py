@@ -1,0 +1,286 @@
+"""Everything that a run is at one moment, and the loop that moves it on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..data.dataset import Dataset
+from ..data.loader import Loader, Views
+from ..data.views import draws
+from ..errors import ProbabilityError, RunError
+from ..methods.build import METHODS, build_method
+from ..methods.loss import Loss
+from ..methods.method import Losses, Setting, Step
+from ..models.norm import share_batch_norm
+from ..models.segmenter import build_model
+from ..pseudo.build import build_knowledge, build_psi
+from ..pseudo.target import Psi
+from ..pseudo.threshold import Threshold
+from .check import check
+from .config import Config
+from .display import Display
+from .distributed import World
+from .evaluate import evaluate_model
+from .inference import autocast
+from .log import open_log, val_line, val_text
+from .optimizer import Optimizer
+from .record import Record
+from .run import save_checkpoint
+from .stop import Interrupted, stop_signals
+from .watch import Watch, diverged
+
+CHECK = 10
+"""Several processes ask each other this often whether one was told to stop."""
+BEGINNER, SETTLED = 100, 0.5
+"""Steps, and share of a run, after which a network that knows a single class is a failure, and not a beginner."""
+FAR_LARGER = 2.5
+"""Images so many times larger than a crop are better predicted in windows."""
+
+
+class Trainer:
+    """Everything that a run is at one moment."""
+
+    def __init__(
+        self, config: Config, dataset: Dataset, here: World, path: Path, base: Path, knowledge: Any = None
+    ) -> None:
+        check(config, dataset, here.size)
+        self.config, self.dataset, self.here, self.path = config, dataset, here, path
+        t = config.train
+        torch.manual_seed(t.seed)  # initial weights; everything later is keyed by seed, step and place
+        self.knowledge = knowledge or build_knowledge(config.psi, dataset.hierarchy, base)
+        model = build_model(config.model, dataset.hierarchy, base).to(here.device)
+        self.model = share_batch_norm(model).train()
+        here.same(self.model)
+        self.method = build_method(
+            Setting(
+                self.model,
+                self._psi(),
+                Loss(config.loss, dataset.hierarchy, config.model.head, t.seed),
+                config.method,
+                config.data.views,
+                t.seed,
+                lambda: autocast(here.device, t.precision),
+            )
+        )
+        self.optimizer = Optimizer(self.model, config.optimizer, t.steps, t.precision, here.device.type)
+        self.record = Record()
+        self.done = 0
+        self.best: dict[str, float] | None = None
+        self.val_every = t.val_every or max(1, t.steps // 10)
+        self.save_every = t.save_every or self.val_every
+
+    def _psi(self) -> Psi:
+        c = self.config
+        if not METHODS[c.method.name].needs_unlabeled:
+            return Threshold(self.dataset.hierarchy, 1.0, c.model.head)  # never asked
+        reduce = self.here.most if c.psi.quantifier == "min" else self.here.add
+        return build_psi(c.psi, self.knowledge, c.model.head, c.train.seed, reduce)
+
+    def facts(self) -> dict[str, Any]:
+        """For the run's record."""
+        where = torch.cuda.get_device_name(self.here.device) if self.here.device.type == "cuda" else "cpu"
+        return {
+            "device": where,
+            "processes": self.here.size,
+            "parameters": sum(p.numel() for p in self.model.parameters()),
+            "images": {
+                "labeled": len(self.dataset.labeled),
+                "unlabeled": len(self.dataset.unlabeled),
+                "val": len(self.dataset.val),
+            },
+        }
+
+    def _told(self) -> str:
+        """What this run is, in a line."""
+        c, d = self.config, self.dataset
+        psi = f" + {c.psi.name}" if self.method.needs_unlabeled else ""
+        images = f"{len(d.labeled)} labelled, {len(d.unlabeled)} unlabelled, {len(d.val)} validation images"
+        return (
+            f"{self.path}: {c.method.name}{psi}, {c.model.head} head, {c.model.encoder}; {images}; "
+            f"{self.facts()['device']}{f', {self.here.size} processes' * (self.here.size > 1)}"
+        )
+
+    def _advice(self) -> str | None:
+        """Networks that learn from small crops say less of large images as a whole."""
+        c = self.config
+        if c.inference.mode != "whole" or not self.dataset.val:
+            return None
+        height, width = self.dataset.val[0].image().shape[:2]
+        if max(height, width) < FAR_LARGER * c.data.crop:
+            return None
+        return (
+            f"validation images ({width} x {height}) are much larger than data.crop ({c.data.crop}); predict them in "
+            f"windows if scores are poor: inference.mode=slide inference.size={c.data.crop}"
+        )
+
+    # ---- the loop ------------------------------------------------------------------------------
+
+    def run(self, observe: Callable[[Trainer], None] | None = None) -> None:
+        t = self.config.train
+        with ExitStack() as stack:
+            display = stack.enter_context(Display(t.steps, self.done, self.here.is_first))
+            log = stack.enter_context(open_log(self.path, self.done, self.here.is_first))
+            stopped = stack.enter_context(stop_signals())
+            batches = self._batches(stack)
+            watch = Watch(display.warn)
+            display.say(self._told())
+            if (advice := self._advice()) is not None:
+                display.warn(advice)
+            while self.done < t.steps:
+                self._step(next(batches))
+                self.done += 1
+                display.step(self.done)
+                if observe is not None:
+                    observe(self)
+                if self.done % t.log_every == 0 or self.done == t.steps:
+                    line = self._line()
+                    log({"step": self.done, **line})
+                    display.metrics(self.done, line)
+                    watch.metrics(self.done, line, self.method.weight_at((self.done - 1) / t.steps))
+                improved = False
+                if self.dataset.val and (self.done % self.val_every == 0 or self.done == t.steps):
+                    improved = self._validate(log, display, watch)
+                asked = stopped() if self.here.size == 1 else self.done % CHECK == 0 and self.here.any(stopped())
+                if improved or asked or self.done % self.save_every == 0 or self.done == t.steps:
+                    self._save(improved)
+                if asked and self.done < t.steps:
+                    raise Interrupted(self.path, self.done, t.steps)
+
+    def _batches(self, stack: ExitStack) -> Iterator[list[tuple[Views, Views | None]]]:
+        """The micro-batches of each step, from where the run stands."""
+        t, d = self.config.train, self.config.data
+
+        def loader(stream: str, items: Any, batch: int) -> Loader:
+            return stack.enter_context(
+                Loader(
+                    items,
+                    batch=batch,
+                    crop=d.crop,
+                    scale=d.scale,
+                    flip=d.flip,
+                    seed=t.seed,
+                    stream=stream,
+                    device=self.here.device,
+                    workers=d.workers,
+                    start=self.done,
+                    part=self.here.rank,
+                    parts=self.here.size,
+                    accumulate=t.accumulate,
+                )
+            )
+
+        labeled = loader("labeled", self.dataset.labeled, t.labeled_batch)
+        unlabeled: Iterator[Views] | None = None
+        if self.method.needs_unlabeled:
+            unlabeled = loader("unlabeled", self.dataset.unlabeled, t.unlabeled_batch)
+        while True:
+            yield [(next(labeled), None if unlabeled is None else next(unlabeled)) for _ in range(t.accumulate)]
+
+    def _step(self, batches: list[tuple[Views, Views | None]]) -> None:
+        """One optimiser step over its micro-batches."""
+        index = self.done
+        (chance,) = draws(self.config.train.seed, "dropout", index, (self.here.rank,))
+        torch.manual_seed(int(chance.integers(1 << 62)))  # for what the network itself draws
+        labeled, unlabeled = self._pixels(batches)
+        for one, other in batches:
+            try:
+                step = Step(index, index / self.config.train.steps, one, other, labeled, unlabeled)
+                losses = self.method.losses(step)
+            except ProbabilityError:  # psi was given no numbers
+                raise diverged(index) from None
+            self.optimizer.backward(losses.total)
+            self._remember(losses)
+        self.here.add_gradients(self.optimizer.parameters)
+        self.optimizer.step(index)
+        self.method.follow(index)
+        self.record.steps += 1
+
+    def _pixels(self, batches: list[tuple[Views, Views | None]]) -> tuple[Tensor, Tensor]:
+        """Pixels of the whole step that the two losses are means over."""
+        counts = torch.zeros(2, dtype=torch.float64, device=self.here.device)
+        for labeled, unlabeled in batches:
+            assert labeled.leaf is not None
+            counts[0] += (labeled.leaf >= 0).sum()
+            if unlabeled is not None:
+                counts[1] += unlabeled.valid.sum()
+        counts = self.here.add(counts).clamp(min=1).float()
+        return counts[0], counts[1]
+
+    def _remember(self, losses: Losses) -> None:
+        self.record.add("loss", losses.total.detach())
+        for name, part in losses.parts.items():
+            self.record.add(f"loss/{name}", part.detach())
+        for name, (part, whole) in losses.statistics.items():
+            self.record.add_share(name, part, whole)
+
+    def _line(self) -> dict[str, float]:
+        line = self.record.line(self.here)
+        line["lr"] = self.optimizer.rate(self.done - 1)
+        return line
+
+    # ---- now and then --------------------------------------------------------------------------
+
+    def _validate(self, log: Callable[[dict[str, Any]], None], display: Display, watch: Watch) -> bool:
+        """Evaluate on `data.val`; whether it is the best so far."""
+        self._refuse_no_numbers()
+        found = evaluate_model(
+            self.method.evaluated,
+            self.dataset.val,
+            self.dataset.hierarchy,
+            self.knowledge,
+            self.config.inference,
+            self.here.device,
+            self.config.train.precision,
+            rank=self.here.rank,
+            world=self.here.size,
+            workers=self.config.data.workers,
+        )
+        log({"step": self.done, **val_line(found)})
+        display.say(f"step {self.done}: {val_text(found)}")
+        if self.done > max(SETTLED * self.config.train.steps, BEGINNER):
+            watch.predictions(self.done, found.confusion, self.dataset.hierarchy.leaves)
+        if not math.isnan(found.miou) and (self.best is None or found.miou > self.best["miou"]):
+            self.best = {"miou": found.miou, "step": self.done}
+            return True
+        return False
+
+    def _refuse_no_numbers(self) -> None:
+        """Weights and statistics that are no numbers stay so; the last checkpoint is worth more."""
+        tensors = [*self.model.state_dict().values(), *self.method.evaluated.state_dict().values()]
+        if not all(bool(tensor.isfinite().all()) for tensor in tensors):
+            raise diverged(self.done)
+
+    def _save(self, improved: bool) -> None:
+        self._refuse_no_numbers()
+        self.record.gather(self.here)
+        if self.here.is_first:
+            save_checkpoint(self.path, self.state(), self.method.evaluated, improved)
+        self.here.wait()
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "done": self.done,
+            "best": self.best,
+            "model": self.model.state_dict(),
+            "method": self.method.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "record": self.record.state_dict(),
+        }
+
+    def load(self, state: dict[str, Any]) -> None:
+        try:
+            self.done, self.best = int(state["done"]), state["best"]
+            self.model.load_state_dict(state["model"])
+            self.method.load_state_dict(state["method"])
+            self.optimizer.load_state_dict(state["optimizer"])
+            self.record.load_state_dict(state["record"], self.here)
+        except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+            reason = f"{error} is missing" if isinstance(error, KeyError) else str(error).splitlines()[0]
+            raise RunError(f"{self.path}: the checkpoint does not fit config.yaml: {reason}") from None
