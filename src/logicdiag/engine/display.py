@@ -12,7 +12,6 @@ from rich.progress import (
     MofNCompleteColumn,
     Progress,
     TextColumn,
-    TimeElapsedColumn,
     TimeRemainingColumn,
 )
 from rich.table import Column
@@ -28,10 +27,8 @@ class Display:
         self.console = console or Console(stderr=True)
         self.steps, self.speaks = steps, speaks
         self.bar = Progress(
-            TextColumn("step"),
             BarColumn(bar_width=12),
             MofNCompleteColumn(),
-            TimeElapsedColumn(),
             TextColumn("left"),
             TimeRemainingColumn(),
             TextColumn("{task.fields[told]}", table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1)),
