@@ -16,11 +16,11 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from .engine.palette import picture_palette
 from .errors import LogicDiagError, OptionError, ProbabilityError
 from .logic.blocks import blocks, check_shape
 from .logic.diagnosis import Diagnoser
 from .logic.hierarchy import Hierarchy
+from .palette import picture_palette
 
 Progress = Callable[[str, int, int], None]
 """Called with what is being done, the pixels done, and all pixels."""

@@ -12,9 +12,9 @@ from rich.console import Console
 from logicdiag.data.config import ScenesConfig
 from logicdiag.engine.demo import run_demo
 from logicdiag.engine.figure import CONFLICT, STRIPE, Column, coloured, grid, marked
-from logicdiag.engine.palette import leaf_colours
 from logicdiag.errors import ConfigError, RunError
 from logicdiag.logic.hierarchy import Hierarchy
+from logicdiag.palette import leaf_colours
 
 
 def test_three_methods_a_table_and_a_figure(tmp_path):

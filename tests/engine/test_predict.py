@@ -11,8 +11,8 @@ from PIL import Image
 
 import logicdiag as ld
 from logicdiag.engine import predict
-from logicdiag.engine.palette import leaf_colours
 from logicdiag.engine.predict import blend, find_images, predict_run
+from logicdiag.palette import leaf_colours
 from tests.engine.stand_ins import TREE, Run
 
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from logicdiag.data.dataset import LeafTable, Relabelled
+from logicdiag.data.dataset import LeafTable, Relabelled, mask_ids
 from logicdiag.data.open import open_dataset
 from logicdiag.engine.distributed import World
 from logicdiag.engine.record import Record
@@ -17,7 +17,6 @@ from logicdiag.engine.run import (
     cut_metrics,
     in_use,
     load_checkpoint,
-    mask_ids,
     open_run,
     read_metrics,
     remove_parts,

@@ -163,6 +163,20 @@ class Relabelled:
         return table[self.labels()]
 
 
+def mask_ids(dataset: Dataset) -> dict[str, int]:
+    """Leaf -> the id that the masks have for it, so that predictions are masks of the same kind."""
+    labels: Any = dataset.labeled[0].labels if dataset.labeled else None
+    while isinstance(labels, Relabelled):
+        labels = labels.labels
+    table = getattr(labels, "table", None)
+    ids: dict[str, int] = {}
+    for number, name in sorted(table.classes.items() if isinstance(table, LeafTable) else ()):
+        if name is not None and number < IGNORE:
+            ids.setdefault(name, number)
+    leaves = dataset.hierarchy.leaves
+    return ids if set(ids) == set(leaves) else {leaf: index for index, leaf in enumerate(leaves)}
+
+
 def ranges(numbers: Any) -> str:
     """Numbers in short.
 

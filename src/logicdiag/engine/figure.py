@@ -12,7 +12,7 @@ from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
 from ..logic.hierarchy import Hierarchy
-from .palette import leaf_colours
+from ..palette import leaf_colours
 
 Picture = NDArray[np.uint8]
 CONFLICT, STRIPE = (255, 255, 255), (230, 0, 90)

@@ -18,9 +18,9 @@ from ..data.files import ImageFile, is_image, opened, walk, without_suffix
 from ..errors import DataError, OptionError, choose, hint
 from ..files import Progress, written_whole
 from ..logic.hierarchy import Hierarchy
+from ..palette import leaf_colours, picture_palette
 from .evaluate import read_ahead
 from .inference import InferenceConfig, predict_logits, where_to_run
-from .palette import leaf_colours, picture_palette
 
 CLASSES = "classes.json"
 OPACITY = 0.55

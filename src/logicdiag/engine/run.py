@@ -24,7 +24,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from ..data.dataset import IGNORE, Dataset, LeafTable, Relabelled
+from ..data.dataset import Dataset, mask_ids
 from ..errors import RunError, hint
 from ..files import written_whole
 from ..logic.hierarchy import Hierarchy
@@ -142,20 +142,6 @@ def create_run(path: Path, config: Config, base: Path, dataset: Dataset, facts: 
     except OSError as error:
         raise RunError(f"{path}: the run folder cannot be written: {error.strerror}") from None
     return Run(path, config, dataset.hierarchy, record)
-
-
-def mask_ids(dataset: Dataset) -> dict[str, int]:
-    """Leaf -> the id that the masks have for it, so that predictions are masks of the same kind."""
-    labels: Any = dataset.labeled[0].labels if dataset.labeled else None
-    while isinstance(labels, Relabelled):
-        labels = labels.labels
-    table = getattr(labels, "table", None)
-    ids: dict[str, int] = {}
-    for number, name in sorted(table.classes.items() if isinstance(table, LeafTable) else ()):
-        if name is not None and number < IGNORE:
-            ids.setdefault(name, number)
-    leaves = dataset.hierarchy.leaves
-    return ids if set(ids) == set(leaves) else {leaf: index for index, leaf in enumerate(leaves)}
 
 
 def versions() -> dict[str, str]:

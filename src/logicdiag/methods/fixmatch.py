@@ -11,17 +11,24 @@ through an averaged teacher. `method.teacher_decay: 0` is the papers' way: the s
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 
 from .method import Losses, Method, Step
 
 
 class FixMatch(Method):
+    stream: ClassVar[str] = "strong"
+    """Of the draws for strong views."""
+    colour: ClassVar[bool] = True
+    """Whether strong views change colours, or CutMix is all."""
+
     def losses(self, step: Step) -> Losses:
         labeled, unlabeled = step.labeled, step.unlabeled
         assert unlabeled is not None
         weak = self.teach(unlabeled.image)
-        strong, boxes = self.strong(unlabeled, "strong")
+        strong, boxes = self.strong(unlabeled, self.stream, self.colour)
         logits = self.predict(torch.cat([labeled.image, strong]))
         on_labeled, on_strong = logits[: len(labeled)], logits[len(labeled) :]
         target, statistics = self.target(weak, unlabeled, on_labeled, labeled)

@@ -9,29 +9,16 @@ squared difference of probabilities, so that methods differ in nothing but their
 
 from __future__ import annotations
 
-import torch
-
 from ..errors import ConfigError
-from .method import Losses, Method, Step
+from .fixmatch import FixMatch
 
 
-class MeanTeacher(Method):
+class MeanTeacher(FixMatch):
+    stream, colour = "mixed", False
+
     def _averages(self, decay: float) -> bool:
         if decay <= 0:
             raise ConfigError(
                 f"method.teacher_decay is {decay}, but a mean teacher is an average: expected above 0, such as 0.99"
             )
         return True
-
-    def losses(self, step: Step) -> Losses:
-        labeled, unlabeled = step.labeled, step.unlabeled
-        assert unlabeled is not None
-        weak = self.teach(unlabeled.image)
-        mixed, boxes = self.strong(unlabeled, "mixed", colour=False)
-        logits = self.predict(torch.cat([labeled.image, mixed]))
-        on_labeled, on_mixed = logits[: len(labeled)], logits[len(labeled) :]
-        target, statistics = self.target(weak, unlabeled, on_labeled, labeled)
-        supervised = self.labeled_loss(on_labeled, step)
-        consistency = self.unlabeled_loss(on_mixed, target.mixed(boxes), step)
-        total = supervised + self.weight(step) * consistency
-        return Losses(total, {"labeled": supervised, "unlabeled": consistency}, statistics)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -41,7 +42,7 @@ class Step:
 class Losses:
     total: Tensor
     parts: dict[str, Tensor]
-    """What the total is made of, before weights; for the record."""
+    """What the total is made of, before lambda; for the record."""
     statistics: Statistics = field(default_factory=dict)
 
 
@@ -59,7 +60,7 @@ class Setting:
     """Entered around every forward pass."""
 
 
-class Method:
+class Method(ABC):
     """One algorithm: `losses` of a step; then the optimiser; then `follow`."""
 
     needs_unlabeled: ClassVar[bool] = True
@@ -84,8 +85,8 @@ class Method:
     def _averages(self, decay: float) -> bool:
         return decay > 0
 
-    def losses(self, step: Step) -> Losses:
-        raise NotImplementedError
+    @abstractmethod
+    def losses(self, step: Step) -> Losses: ...
 
     def follow(self, index: int) -> None:
         """After the optimiser's step."""
@@ -135,7 +136,9 @@ class Method:
         self.student.train(learning)
         return logits.float()
 
-    def target(self, teacher_logits: Tensor, unlabeled: Views, student_logits: Tensor, labeled: Views) -> Any:
+    def target(
+        self, teacher_logits: Tensor, unlabeled: Views, student_logits: Tensor, labeled: Views
+    ) -> tuple[Target, Statistics]:
         """Psi of the teacher's prediction, beside what the student says of the labelled views."""
         assert labeled.leaf is not None
         probs = self.student.probs

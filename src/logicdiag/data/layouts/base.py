@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +15,7 @@ from ..files import ImageFile, IndexMask, Labels, MaskSource, walk, without_suff
 from ..lists import Entry, read_list
 
 
-class Layout:
+class Layout(ABC):
     """A data set on disk. A subclass says where images, masks and splits are, and what the ids of masks mean.
 
     Images are found by listing folders; masks only by asking for one image's, so that nothing is ever computed from
@@ -47,9 +48,9 @@ class Layout:
     def own_hierarchy(self) -> Hierarchy:
         return Hierarchy.load(self.title)
 
+    @abstractmethod
     def classes(self, kind: str = "") -> Mapping[int, str | None]:
         """What the ids of masks mean; None is ignore. `kind` tells kinds of masks apart where there are several."""
-        raise NotImplementedError
 
     def mask_source(self, name: str, written: str | None) -> tuple[MaskSource, str]:
         """The mask of an image, and its kind; `written` is the mask's path in a list, if it has one there."""
@@ -60,7 +61,8 @@ class Layout:
         return {}
 
     def prepare(self, names: Iterable[str]) -> None:
-        """Told once which masks will be asked for, before the first is."""
+        """Told once which masks will be asked for, before the first is; most need not know."""
+        return None
 
     @property
     def train(self) -> str:

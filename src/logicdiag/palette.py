@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from jaxtyping import UInt8
 
-from ..kernels.layout import ROOT
-from ..logic.hierarchy import Hierarchy
+from .kernels.layout import ROOT
+from .logic.hierarchy import Hierarchy
 
 Colour = tuple[int, int, int]
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import logicdiag as ld
-from logicdiag.engine.palette import BACKGROUND, NO_LEAF, leaf_colours, picture_palette
+from logicdiag.palette import BACKGROUND, NO_LEAF, leaf_colours, picture_palette
 from tests.cases import random_hierarchy
 
 BUILT_IN = ["voc2012", "cityscapes", "coco", "camvid", "oxford_pets"]
