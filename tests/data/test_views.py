@@ -2,6 +2,7 @@
 
 import colorsys
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -13,10 +14,12 @@ from logicdiag.data.views import (
     blurred,
     brightened,
     contrasted,
-    cutmix,
     draws,
     grayed,
+    in_boxes,
     partner,
+    plan_cutmix,
+    plan_strong,
     rotated_hue,
     saturated,
     strong_view,
@@ -29,6 +32,20 @@ NOTHING = ViewConfig(brightness=0, contrast=0, saturation=0, hue=0, jitter=0, gr
 @pytest.fixture
 def image() -> torch.Tensor:
     return torch.from_numpy(np.random.default_rng(0).integers(0, 256, (6, 3, 20, 24))).float() / 255
+
+
+def on(device: torch.device | str, plan: dict[str, np.ndarray]) -> dict[str, torch.Tensor]:
+    return {name: torch.from_numpy(array).to(device) for name, array in plan.items()}
+
+
+def strong(image: torch.Tensor, config: ViewConfig, slots: Sequence[int] | None = None, **key) -> torch.Tensor:
+    slots = range(len(image)) if slots is None else slots
+    return strong_view(image, on(image.device, plan_strong(config, **(KEY | key), slots=slots)))
+
+
+def cutmix(slots: Sequence[int], size: tuple[int, int], probability: float, step: int = 0) -> torch.Tensor:
+    plan = plan_cutmix(seed=0, stream="u", step=step, slots=slots, size=size, probability=probability)
+    return in_boxes(torch.from_numpy(plan["boxes"]), size)
 
 
 def pillow(image: torch.Tensor) -> Image.Image:
@@ -55,7 +72,7 @@ def test_enhancing_is_that_of_pillow(image, operation, enhance):
 
 
 def test_gray_is_that_of_pillow(image):
-    out = grayed(image, torch.ones(len(image)))
+    out = grayed(image)
     for before, after in zip(image, out, strict=True):
         assert (after - tensor(pillow(before).convert("L"))).abs().max() < 1.1 / 255
 
@@ -89,30 +106,29 @@ def test_blur_is_a_gaussian_mean_over_the_neighbourhood(image):
 
 
 def test_a_batch_is_its_samples_one_by_one(image):
-    together = strong_view(image, ViewConfig(), **KEY, slots=range(6))
+    together = strong(image, ViewConfig())
     for slot in range(6):
-        assert torch.equal(together[slot], strong_view(image[slot : slot + 1], ViewConfig(), **KEY, slots=[slot])[0])
+        assert torch.equal(together[slot], strong(image[slot : slot + 1], ViewConfig(), [slot])[0])
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_on_a_gpu(image):
-    here = strong_view(image, ViewConfig(), **KEY, slots=range(6))
-    there = strong_view(image.cuda(), ViewConfig(), **KEY, slots=range(6))
+    here = strong(image, ViewConfig())
+    there = strong(image.cuda(), ViewConfig())
     assert torch.allclose(here, there.cpu(), atol=1e-5)
-    assert cutmix(0, "u", 0, range(6), (8, 8), 1.0, there.device).is_cuda
 
 
 def test_in_range_and_the_weak_view_is_left_alone(image):
     before = image.clone()
     wild = ViewConfig(brightness=1, contrast=1, saturation=1, hue=0.5, jitter=1, gray=0.3, blur=0.5)
     for step in range(20):
-        out = strong_view(image, wild, seed=0, stream="u", step=step, slots=range(6))
+        out = strong(image, wild, step=step)
         assert 0 <= out.min() <= out.max() <= 1
     assert torch.equal(image, before)
 
 
 def test_nothing_on_nothing_happens(image):
-    assert torch.equal(strong_view(image, NOTHING, **KEY, slots=range(6)), image)
+    assert torch.equal(strong(image, NOTHING), image)
 
 
 @pytest.mark.parametrize(
@@ -126,14 +142,14 @@ def test_nothing_on_nothing_happens(image):
 )
 def test_probabilities(config, share):
     image = torch.rand(2000, 3, 4, 4, generator=torch.Generator().manual_seed(0))
-    out = strong_view(image, config, **KEY, slots=range(2000))
+    out = strong(image, config)
     assert abs(float((out != image).flatten(1).any(1).float().mean()) - share) < 0.04
 
 
 def test_factors_cover_their_range():
     image = torch.full((400, 3, 2, 2), 0.5)
     only = ViewConfig(brightness=0.4, contrast=0, saturation=0, hue=0, jitter=1, gray=0, blur=0)
-    factors = strong_view(image, only, **KEY, slots=range(400))[:, 0, 0, 0] / 0.5
+    factors = strong(image, only)[:, 0, 0, 0] / 0.5
     assert 0.6 <= factors.min() < 0.63
     assert 1.37 < factors.max() <= 1.4001
     assert abs(float(factors.mean()) - 1) < 0.04
@@ -143,7 +159,7 @@ def test_the_order_of_the_colour_operations_varies():
     """Contrast after brightness is another thing than brightness after contrast."""
     image = torch.rand(1, 3, 8, 8, generator=torch.Generator().manual_seed(0)).expand(40, -1, -1, -1)
     config = ViewConfig(brightness=0.5, contrast=0.5, saturation=0, hue=0, jitter=1, gray=0, blur=0)
-    out = strong_view(image, config, **KEY, slots=range(40))
+    out = strong(image, config)
     brightest_first = 0
     for sample, g in zip(out, draws(KEY["seed"], "unlabeled.strong", KEY["step"], range(40)), strict=True):
         g.random(3)
@@ -158,7 +174,7 @@ def test_the_order_of_the_colour_operations_varies():
 @pytest.mark.parametrize("other", [{"seed": 2}, {"stream": "second"}, {"step": 8}])
 def test_another_key_is_another_view(image, other):
     config = ViewConfig(jitter=1)
-    a, b = (strong_view(image, config, **key, slots=range(6)) for key in (KEY, KEY | other))
+    a, b = (strong(image, config, **key) for key in ({}, other))
     assert not torch.equal(a, b)
 
 
@@ -174,7 +190,7 @@ def test_draws_are_those_of_the_slot():
 @pytest.mark.parametrize("size", [(64, 64), (40, 120)])
 def test_boxes(size):
     height, width = size
-    boxes = cutmix(0, "u", 0, range(400), size, 0.5)
+    boxes = cutmix(range(400), size, 0.5)
     assert boxes.shape == (400, *size)
     drawn = [box for box in boxes if box.any()]
     assert abs(len(drawn) / 400 - 0.5) < 0.08
@@ -193,10 +209,10 @@ def test_boxes(size):
 
 
 def test_boxes_are_keyed():
-    boxes = cutmix(0, "u", 5, range(8), (32, 32), 1.0)
-    assert torch.equal(boxes[4:], cutmix(0, "u", 5, range(4, 8), (32, 32), 1.0))
-    assert not torch.equal(boxes, cutmix(0, "u", 6, range(8), (32, 32), 1.0))
-    assert not cutmix(0, "u", 5, range(8), (32, 32), 0.0).any()
+    boxes = cutmix(range(8), (32, 32), 1.0)
+    assert torch.equal(boxes[4:], cutmix(range(4, 8), (32, 32), 1.0))
+    assert not torch.equal(boxes, cutmix(range(8), (32, 32), 1.0, step=1))
+    assert not cutmix(range(8), (32, 32), 0.0).any()
     assert boxes.flatten(1).any(1).all()
 
 

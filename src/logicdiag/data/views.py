@@ -1,14 +1,20 @@
-"""Strong views and CutMix, in batches on the image's device; every draw is keyed by (seed, stream, step, slot)."""
+"""Strong views and CutMix, in batches on the image's device.
+
+What happens to a view is drawn on the host beforehand, keyed by (seed, stream, step, slot), and is called its plan; the
+view itself is then a function of tensors, of fixed shapes and without a word between host and device.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 from zlib import crc32
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int32
+from numpy.typing import NDArray
 from torch import Tensor
 
 from .config import ViewConfig
@@ -21,6 +27,7 @@ BOX_RATIO = (0.3, 1 / 0.3)
 
 Images = Float[Tensor, "b 3 h w"]
 PerSample = Float[Tensor, "b"]
+Plan = dict[str, NDArray[Any]]
 
 
 def draws(seed: int, stream: str, step: int, slots: Sequence[int]) -> list[np.random.Generator]:
@@ -34,53 +41,52 @@ def draws(seed: int, stream: str, step: int, slots: Sequence[int]) -> list[np.ra
     return [np.random.default_rng(np.random.SeedSequence([seed, crc32(stream.encode()), step, slot])) for slot in slots]
 
 
-@torch.no_grad()
-def strong_view(
-    image: Images, config: ViewConfig, *, seed: int, stream: str, step: int, slots: Sequence[int]
-) -> Images:
-    """Colour jitter, gray and blur of the weak view, as FixMatch and UniMatch use them; in [0, 1].
+# ---- strong views ------------------------------------------------------------------------------------------------
 
-    Brightness, contrast, saturation and hue come in an order drawn for each sample. Give two strong views of one batch
-    two streams.
+
+def plan_strong(config: ViewConfig, *, seed: int, stream: str, step: int, slots: Sequence[int]) -> Plan:
+    """What happens to each sample. Give two strong views of one batch two streams.
+
+    `factors` of brightness, contrast, saturation and hue, which are 1, 1, 1 and 0 where nothing changes; the `order`
+    they come in; whether it goes `gray`; and the `sigma` of the blur, 0 where there is none.
     """
-    recipes = [_Recipe(g, config) for g in draws(seed, f"{stream}.strong", step, slots)]
-    out = image.clone()
-    for turn in range(len(JITTER)):
-        for name, operation in JITTER.items():
-            _apply(out, operation, [r.factors.get(name) if r.order[turn] == name else None for r in recipes])
-    _apply(out, grayed, [1.0 if r.gray else None for r in recipes])
-    _apply(out, blurred, [r.sigma for r in recipes])
-    return out
-
-
-class _Recipe:
-    """What happens to one sample. Every number is drawn whether used or not, so that one option leaves the others."""
-
-    def __init__(self, g: np.random.Generator, config: ViewConfig) -> None:
+    plan: Plan = {
+        "factors": np.tile(np.array(IDENTITY, np.float32), (len(slots), 1)),
+        "order": np.zeros((len(slots), len(JITTER)), np.int32),
+        "gray": np.zeros(len(slots), np.bool_),
+        "sigma": np.zeros(len(slots), np.float32),
+    }
+    ranges = {name: getattr(config, name) for name in JITTER}
+    for i, g in enumerate(draws(seed, f"{stream}.strong", step, slots)):
+        # Every number is drawn whether used or not, so that one option leaves the others.
         jitter, gray, blur = g.random(3)
-        ranges = {name: getattr(config, name) for name in JITTER}
-        drawn = {
-            name: float(g.uniform(-r, r)) if name == "hue" else float(g.uniform(max(0.0, 1 - r), 1 + r))
-            for name, r in ranges.items()
-        }
-        self.factors = {name: drawn[name] for name, r in ranges.items() if jitter < config.jitter and r > 0}
-        self.order = [list(JITTER)[i] for i in g.permutation(len(JITTER))]
-        self.gray = gray < config.gray
-        sigma = float(g.uniform(*BLUR_SIGMA))
-        self.sigma = sigma if blur < config.blur else None
+        for k, (name, r) in enumerate(ranges.items()):
+            factor = g.uniform(-r, r) if name == "hue" else g.uniform(max(0.0, 1 - r), 1 + r)
+            if jitter < config.jitter and r > 0:
+                plan["factors"][i, k] = factor
+        plan["order"][i] = g.permutation(len(JITTER))
+        plan["gray"][i] = gray < config.gray
+        sigma = g.uniform(*BLUR_SIGMA)
+        plan["sigma"][i] = sigma if blur < config.blur else 0
+    return plan
 
 
-def _apply(image: Images, operation: Callable[[Images, PerSample], Images], factors: list[float | None]) -> None:
-    """Change those samples of `image` that have a factor."""
-    chosen = [i for i, factor in enumerate(factors) if factor is not None]
-    if not chosen:
-        return
-    factor = torch.tensor([f for f in factors if f is not None], dtype=image.dtype, device=image.device)
-    if len(chosen) == len(image):
-        image.copy_(operation(image, factor))
-    else:
-        where = torch.tensor(chosen, device=image.device)
-        image[where] = operation(image[where], factor)
+@torch.no_grad()
+def strong_view(image: Images, plan: Mapping[str, Tensor]) -> Images:
+    """Colour jitter, gray and blur of the weak view, as FixMatch and UniMatch use them; in [0, 1]."""
+    factors, order = plan["factors"].to(image.dtype), plan["order"]
+    out = image
+    for turn in range(len(JITTER)):
+        for k, operation in enumerate(JITTER.values()):
+            factor = factors[:, k]
+            out = _where((order[:, turn] == k) & (factor != IDENTITY[k]), operation(out, factor), out)
+    out = _where(plan["gray"], grayed(out), out)
+    sigma = plan["sigma"].to(image.dtype)
+    return _where(sigma > 0, blurred(out, torch.where(sigma > 0, sigma, 1)), out)
+
+
+def _where(chosen: Bool[Tensor, " b"], changed: Images, image: Images) -> Images:
+    return torch.where(chosen.view(-1, 1, 1, 1), changed, image)
 
 
 # ---- the operations, one factor for each sample ------------------------------------------------------------------
@@ -103,7 +109,7 @@ def saturated(image: Images, factor: PerSample) -> Images:
     return _blend(image, luma(image), factor)
 
 
-def grayed(image: Images, factor: PerSample) -> Images:
+def grayed(image: Images) -> Images:
     return luma(image).expand_as(image)
 
 
@@ -159,26 +165,22 @@ JITTER: dict[str, Callable[[Images, PerSample], Images]] = {
     "saturation": saturated,
     "hue": rotated_hue,
 }
+IDENTITY = (1.0, 1.0, 1.0, 0.0)
+"""The factors that change nothing."""
 
 
 # ---- CutMix ------------------------------------------------------------------------------------------------------
 
 
-def cutmix(
-    seed: int,
-    stream: str,
-    step: int,
-    slots: Sequence[int],
-    size: tuple[int, int],
-    probability: float,
-    device: torch.device | str | None = None,
-) -> Bool[Tensor, "b h w"]:
-    """Boxes as UniMatch draws them; True where a pixel comes from the partner.
+def plan_cutmix(
+    *, seed: int, stream: str, step: int, slots: Sequence[int], size: tuple[int, int], probability: float
+) -> Plan:
+    """`boxes` as UniMatch draws them: top, left, bottom and right of what comes from the partner; 0 where nothing does.
 
     A box covers 2 to 40 % of the image, and its height to its width is 0.3 to 1 / 0.3 times that of the image.
     """
     height, width = size
-    boxes = torch.zeros(len(slots), height, width, dtype=torch.bool)
+    boxes = np.zeros((len(slots), 4), np.int32)
     for box, g in zip(boxes, draws(seed, f"{stream}.cutmix", step, slots), strict=True):
         if g.random() >= probability:
             continue
@@ -189,8 +191,19 @@ def cutmix(
             top, left = int(g.integers(height)), int(g.integers(width))
             if top + tall <= height and left + wide <= width:
                 break
-        box[top : top + tall, left : left + wide] = True
-    return boxes.to(device)
+        box[:] = top, left, top + tall, left + wide
+    return {"boxes": boxes}
+
+
+def in_boxes(boxes: Int32[Tensor, "b 4"], size: tuple[int, int]) -> Bool[Tensor, "b h w"]:
+    """True where a pixel comes from the partner.
+
+    >>> in_boxes(torch.tensor([[0, 1, 1, 3]]), (2, 4)).int().tolist()
+    [[[0, 1, 1, 0], [0, 0, 0, 0]]]
+    """
+    top, left, bottom, right = boxes[:, :, None].unbind(1)
+    row, column = (torch.arange(n, device=boxes.device) for n in size)
+    return ((row >= top) & (row < bottom))[:, :, None] & ((column >= left) & (column < right))[:, None, :]
 
 
 def partner(tensor: Tensor) -> Tensor:
@@ -199,6 +212,6 @@ def partner(tensor: Tensor) -> Tensor:
     >>> partner(torch.arange(5)).tolist()
     [1, 0, 3, 2, 4]
     """
-    n = len(tensor)
-    order = [i ^ 1 if i ^ 1 < n else i for i in range(n)]
-    return tensor[torch.tensor(order, dtype=torch.int64, device=tensor.device)]
+    pairs = len(tensor) // 2
+    swapped = tensor[: 2 * pairs].unflatten(0, (pairs, 2)).flip(1).flatten(0, 1)
+    return torch.cat([swapped, tensor[2 * pairs :]])

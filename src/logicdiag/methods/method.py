@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..data.config import ViewConfig
 from ..data.loader import Views
-from ..data.views import cutmix, partner, strong_view
+from ..data.views import in_boxes, partner, plan_cutmix, plan_strong, strong_view
 from ..errors import ConfigError
 from ..models.segmenter import Segmenter
 from ..models.teacher import AveragedTeacher
@@ -161,8 +161,11 @@ class Method(ABC):
 
     def strong(self, views: Views, stream: str, colour: bool = True) -> tuple[Tensor, Tensor]:
         """A strong view with CutMix, and the boxes that come from the partner."""
-        key = {"seed": self.seed, "stream": stream, "step": views.step, "slots": views.slots}
-        image = strong_view(views.image, self.views, **key) if colour else views.image  # type: ignore[arg-type]
-        size = (image.shape[-2], image.shape[-1])
-        boxes = cutmix(size=size, probability=self.views.cutmix, device=image.device, **key)  # type: ignore[arg-type]
+        key: Any = {"seed": self.seed, "stream": stream, "step": views.step, "slots": views.slots}
+        image, size = views.image, (views.image.shape[-2], views.image.shape[-1])
+        plan = plan_strong(self.views, **key) | plan_cutmix(size=size, probability=self.views.cutmix, **key)
+        here = {name: torch.from_numpy(array).to(image.device) for name, array in plan.items()}
+        if colour:
+            image = strong_view(image, here)
+        boxes = in_boxes(here["boxes"], size)
         return torch.where(boxes[:, None], partner(image), image), boxes
