@@ -10,6 +10,9 @@ from jaxtyping import install_import_hook
 
 import tests.typechecker
 
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")  # read when Triton's kernels are imported
+
 CHECKED = [
     *(f"logicdiag.kernels.{n}" for n in ("automaton", "layout", "native", "paths", "reference", "taken", "truth")),
     "logicdiag.logic.repair",

@@ -14,8 +14,9 @@ import torch
 from PIL import Image
 
 from logicdiag.data.dataset import IGNORE, Masked, Photo
-from logicdiag.data.loader import PADDING, Loader, Views
-from logicdiag.data.resample import Axis, nearest, resample, taps
+from logicdiag.data.loader import Loader, Views
+from logicdiag.data.resample import Axis, nearest, resample
+from logicdiag.data.windows import PADDING
 from logicdiag.errors import DataError, OptionError
 
 CLASSES = 5
@@ -173,7 +174,7 @@ def test_resampling_is_that_of_pillow(factor):
     image = np.random.default_rng(0).integers(0, 256, (37, 53, 3), dtype=np.uint8)
     height, width = round(37 * factor), round(53 * factor)
     rows, columns = Axis(37, height, 0, height, 0, 37), Axis(53, width, 0, width, 0, 53)
-    out = resample(torch.from_numpy(image)[None], taps([rows]), taps([columns]))[0]
+    out = resample(torch.from_numpy(image), rows, columns)
     bilinear = np.asarray(Image.fromarray(image).resize((width, height), Image.Resampling.BILINEAR))
     assert np.abs(out.permute(1, 2, 0).numpy() * 255 - bilinear).max() < 1.51  # Pillow rounds after each axis
     exact = torch.nn.functional.interpolate(
@@ -184,7 +185,7 @@ def test_resampling_is_that_of_pillow(factor):
         align_corners=False,
     )[0]
     assert torch.allclose(out, exact, atol=1e-5)
-    picked = image[nearest([rows])[0].numpy()][:, nearest([columns])[0].numpy()]
+    picked = image[nearest(rows).numpy()][:, nearest(columns).numpy()]
     assert np.array_equal(picked, Image.fromarray(image).resize((width, height), Image.Resampling.NEAREST))
 
 

@@ -1,13 +1,16 @@
 """Weak views: scale, crop and flip of items, an endless stream that is a pure function of (seed, stream, step, slot).
 
-Workers decode an item and cut the window that its crop needs; the whole batch is resampled at once on the device.
+Workers decode an item and cut the window that its crop needs; the batch travels in one piece, and is resampled on the
+device. On a GPU that happens on a stream of its own, one batch ahead, while the batch before it is learned from.
 """
 
 from __future__ import annotations
 
 import signal
 import warnings
+from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import count
@@ -21,11 +24,13 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from ..errors import DataError, LogicDiagError, OptionError
-from .dataset import IGNORE, Masked, Photo
-from .resample import Axis, Taps, nearest, place, resample, taps
+from .dataset import Masked, Photo
+from .resample import place
 from .views import draws
+from .windows import Packed, Window, develop, pack
 
-PADDING = 0.5
+AHEAD = 4
+"""Batches that the host may be ahead of a GPU: enough to keep it busy, and a bound on the memory of views that wait."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +91,9 @@ class Loader:
         if seed < 0:
             raise OptionError(f"seed is {seed}, expected 0 or more")
         self.device = torch.device(device)
+        self._stream = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
+        self._ahead: _Made | LogicDiagError | None = None
+        self._given: deque[torch.cuda.Event] = deque()
         source = _Source(tuple(items), batch, crop, (float(scale[0]), float(scale[1])), flip, seed, stream)
         with warnings.catch_warnings():
             # Workers only decode, on one thread; nothing of the parent's threads is used after the fork. How many of
@@ -94,9 +102,10 @@ class Loader:
             warnings.filterwarnings("ignore", "This DataLoader will create .* worker processes", UserWarning)
             loader = DataLoader(
                 source,
-                batch_sampler=_Slots(batch, start, part, parts, accumulate),
+                batch_size=None,  # the source makes whole batches
+                sampler=_Slots(batch, start, part, parts, accumulate),
                 num_workers=workers,
-                collate_fn=_collate,
+                collate_fn=_as_it_is,
                 pin_memory=self.device.type == "cuda",
                 multiprocessing_context=context if workers else None,
                 worker_init_fn=_ignore_interrupt,
@@ -110,19 +119,45 @@ class Loader:
     def __next__(self) -> Views:
         if self._batches is None:
             raise StopIteration
+        made, self._ahead = self._ahead or self._make(), None
+        if isinstance(made, LogicDiagError):
+            self.close()
+            raise made
+        if self._stream is not None:
+            self._ahead = self._make()
+            self._hand_over(made)
+        return made.views
+
+    def _make(self) -> _Made | LogicDiagError:
+        """The next batch; on a GPU it is in the making on the stream aside."""
+        assert self._batches is not None
         try:
-            cut = next(self._batches)
+            cut: _Cut | LogicDiagError = next(self._batches)
         except BaseException:
             self.close()
             raise
         if isinstance(cut, LogicDiagError):
-            self.close()
-            raise cut
-        return _develop(cut, self.device)
+            return cut
+        with nullcontext() if self._stream is None else torch.cuda.stream(self._stream):
+            views = Views(*develop(cut.windows, self.device), cut.step, cut.slots)
+            ready = None if self._stream is None else self._stream.record_event()
+        return _Made(views, ready)
+
+    def _hand_over(self, made: _Made) -> None:
+        """From the stream aside to the one that the caller is on."""
+        caller = torch.cuda.current_stream(self.device)
+        if made.ready is not None:
+            caller.wait_event(made.ready)
+        for tensor in (made.views.image, made.views.leaf, made.views.valid):
+            if tensor is not None:
+                tensor.record_stream(caller)  # it is not free for the next batch before the caller is done with it
+        self._given.append(caller.record_event(torch.cuda.Event(blocking=True)))
+        if len(self._given) > AHEAD:
+            self._given.popleft().synchronize()
 
     def close(self) -> None:
         """End the workers."""
-        batches, self._batches = self._batches, None
+        batches, self._batches, self._ahead = self._batches, None, None
         shutdown = getattr(batches, "_shutdown_workers", None)  # there are none without workers
         if shutdown is not None:
             shutdown()
@@ -159,15 +194,12 @@ class _Slots(Sampler[list[tuple[int, int]]]):
                 yield [(step, slot) for slot in range(first, first + self.size)]
 
 
-class _Window(NamedTuple):
-    """What one view needs of its item."""
+class _Cut(NamedTuple):
+    """A micro-batch, as workers send it."""
 
     step: int
-    slot: int
-    image: NDArray[np.uint8]
-    mask: NDArray[np.uint8] | None
-    rows: Axis
-    columns: Axis
+    slots: tuple[int, ...]
+    windows: Packed
 
 
 @dataclass(frozen=True)
@@ -180,17 +212,18 @@ class _Source(Dataset[Any]):
     seed: int
     stream: str
 
-    def __getitem__(self, key: tuple[int, int]) -> _Window | LogicDiagError:
+    def __getitem__(self, keys: list[tuple[int, int]]) -> _Cut | LogicDiagError:
         try:
-            return self.window(*key)
+            windows = pack([self.window(*key) for key in keys])
         except LogicDiagError as error:
             return error  # as a value: raised in a worker it would come out wrapped in that worker's traceback
+        return _Cut(keys[0][0], tuple(slot for _, slot in keys), windows)
 
     def item(self, step: int, slot: int) -> Photo:
         epoch, at = divmod(step * self.batch + slot, len(self.items))
         return self.items[int(_order(self.seed, self.stream, epoch, len(self.items))[at])]
 
-    def window(self, step: int, slot: int) -> _Window:
+    def window(self, step: int, slot: int) -> Window:
         item = self.item(step, slot)
         image = item.image()
         mask = item.mask() if isinstance(item, Masked) else None
@@ -204,7 +237,7 @@ class _Source(Dataset[Any]):
         if g.random() < self.flip:
             columns = columns._replace(flip=True)
         cut = np.s_[rows.start : rows.stop, columns.start : columns.stop]
-        return _Window(step, slot, image[cut], None if mask is None else mask[cut], rows, columns)
+        return Window(image[cut], None if mask is None else mask[cut], rows, columns)
 
 
 @lru_cache(maxsize=8)
@@ -213,63 +246,13 @@ def _order(seed: int, stream: str, epoch: int, n: int) -> NDArray[np.int64]:
     return g.permutation(n)
 
 
-class _Cut(NamedTuple):
-    """A batch of windows, filled up to one size, and where each pixel of the crops is found in them."""
-
-    step: Tensor
-    slots: Tensor
-    image: Tensor
-    mask: Tensor | None
-    rows: Taps
-    columns: Taps
-    nearest_rows: Tensor
-    nearest_columns: Tensor
+def _as_it_is(cut: Any) -> Any:
+    return cut
 
 
-def _collate(windows: list[_Window | LogicDiagError]) -> _Cut | LogicDiagError:
-    good: list[_Window] = []
-    for window in windows:
-        if isinstance(window, LogicDiagError):
-            return window
-        good.append(window)
-    rows, columns = [w.rows for w in good], [w.columns for w in good]
-    height, width = (max(a.stop - a.start for a in axes) for axes in (rows, columns))
-    image = torch.zeros(len(good), height, width, 3, dtype=torch.uint8)
-    mask = None if good[0].mask is None else torch.full((len(good), height, width), IGNORE, dtype=torch.uint8)
-    for i, w in enumerate(good):
-        h, v = w.image.shape[:2]
-        image.numpy()[i, :h, :v] = w.image
-        if mask is not None and w.mask is not None:
-            mask.numpy()[i, :h, :v] = w.mask
-    return _Cut(
-        torch.tensor(good[0].step),
-        torch.tensor([w.slot for w in good]),
-        image,
-        mask,
-        taps(rows),
-        taps(columns),
-        nearest(rows),
-        nearest(columns),
-    )
+class _Made(NamedTuple):
+    """A micro-batch on the training device."""
 
-
-# ---- on the device -----------------------------------------------------------------------------------------------
-
-
-def _develop(cut: _Cut, device: torch.device) -> Views:
-    """The windows' crops."""
-
-    def move(tensor: Tensor) -> Tensor:
-        return tensor.to(device, non_blocking=True)
-
-    rows, columns = Taps(*map(move, cut.rows)), Taps(*map(move, cut.columns))
-    row, column = move(cut.nearest_rows), move(cut.nearest_columns)
-    valid = (row >= 0)[:, :, None] & (column >= 0)[:, None, :]
-    image = resample(move(cut.image), rows, columns)
-    image = torch.where(valid[:, None], image, PADDING)
-    leaf = None
-    if cut.mask is not None:
-        sample = torch.arange(len(row), device=device)[:, None, None]
-        leaf = move(cut.mask)[sample, row.clamp_min(0)[:, :, None], column.clamp_min(0)[:, None, :]].long()
-        leaf = torch.where(valid & (leaf != IGNORE), leaf, -1)
-    return Views(image, leaf, valid, int(cut.step), tuple(cut.slots.tolist()))
+    views: Views
+    ready: torch.cuda.Event | None
+    """On a GPU: when the views are."""

@@ -17,6 +17,7 @@ from jaxtyping import Bool, Float, Int32
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ..kernels.gpu import triton_available
 from .config import ViewConfig
 
 LUMA = (0.299, 0.587, 0.114)
@@ -72,8 +73,21 @@ def plan_strong(config: ViewConfig, *, seed: int, stream: str, step: int, slots:
 
 
 @torch.no_grad()
-def strong_view(image: Images, plan: Mapping[str, Tensor]) -> Images:
-    """Colour jitter, gray and blur of the weak view, as FixMatch and UniMatch use them; in [0, 1]."""
+def strong_view(image: Images, plan: Mapping[str, Tensor], boxes: Int32[Tensor, "b 4"] | None = None) -> Images:
+    """Colour jitter, gray and blur of the weak view, as FixMatch and UniMatch use them; in [0, 1].
+
+    With `boxes` the views are mixed, too: inside of its box, a view is its partner's.
+    """
+    if image.is_cuda and triton_available():
+        from ..kernels import triton_views
+
+        return triton_views.strong_view(image, plan, boxes, BLUR_RADIUS)
+    view = plain_strong_view(image, plan)
+    return view if boxes is None else torch.where(in_boxes(boxes, view.shape[2:])[:, None], partner(view), view)
+
+
+def plain_strong_view(image: Images, plan: Mapping[str, Tensor]) -> Images:
+    """`strong_view` in PyTorch, for any device."""
     factors, order = plan["factors"].to(image.dtype), plan["order"]
     out = image
     for turn in range(len(JITTER)):
@@ -195,7 +209,7 @@ def plan_cutmix(
     return {"boxes": boxes}
 
 
-def in_boxes(boxes: Int32[Tensor, "b 4"], size: tuple[int, int]) -> Bool[Tensor, "b h w"]:
+def in_boxes(boxes: Int32[Tensor, "b 4"], size: Sequence[int]) -> Bool[Tensor, "b h w"]:
     """True where a pixel comes from the partner.
 
     >>> in_boxes(torch.tensor([[0, 1, 1, 3]]), (2, 4)).int().tolist()
