@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 
 from logicdiag.data.dataset import IGNORE, Masked, Photo
-from logicdiag.data.loader import Loader, Views
+from logicdiag.data.loader import Loader, Views, _order
 from logicdiag.data.resample import Axis, nearest, resample
 from logicdiag.data.windows import PADDING
 from logicdiag.errors import DataError, OptionError
@@ -308,6 +308,19 @@ def test_a_file_that_cannot_be_read_is_told_in_a_sentence(workers):
     assert next(loader, None) is None
 
 
+@pytest.mark.parametrize(
+    "device",
+    ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"))],
+)
+def test_an_error_comes_after_the_batches_before_it(device):
+    things = [item.bare() for item in items()]
+    things[_order(0, "unlabeled", 0, 6)[3]] = Photo("bad", Broken("bad.jpg"))
+    with Loader(things, batch=1, crop=8, stream="unlabeled", device=device) as loader:
+        assert [next(loader).step for _ in range(3)] == [0, 1, 2]
+        with pytest.raises(DataError, match="bad.jpg"):
+            next(loader)
+
+
 def test_a_mask_of_another_size_is_named():
     odd = [Masked("odd", partial(coloured, 0, 40, 48), partial(blocks, 0, 40, 40))]
     with pytest.raises(DataError, match="odd: the image is 48 x 40 and its mask 40 x 40"):
@@ -345,12 +358,27 @@ def test_workers_outlive_an_interrupt():
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_on_a_gpu():
-    for here, there in zip(load(4), load(4, workers=2, device="cuda"), strict=True):
-        assert there.image.is_cuda
-        assert torch.allclose(here.image, there.image.cpu(), atol=1e-6)
-        assert torch.equal(here.leaf, there.leaf.cpu())
-        assert torch.equal(here.valid, there.valid.cpu())
+class TestOnAGpu:
+    def test_views_are_those_of_the_cpu(self):
+        for here, there in zip(load(12), load(12, workers=2, device="cuda"), strict=True):
+            assert there.image.is_cuda
+            assert torch.allclose(here.image, there.image.cpu(), atol=1e-5)
+            assert torch.equal(here.leaf, there.leaf.cpu())
+            assert torch.equal(here.valid, there.valid.cpu())
+            assert (here.step, here.slots) == (there.step, there.slots)
+
+    def test_parts_are_the_whole(self):
+        halves = [load(4, part=part, parts=2, device="cuda") for part in (0, 1)]
+        assert all(same(whole, joined([a, b])) for whole, a, b in zip(load(4, device="cuda"), *halves, strict=True))
+
+    def test_nobody_waits_for_the_other(self):
+        with Loader(items(), batch=4, crop=32, seed=3, stream="labeled", device="cuda") as loader:
+            next(loader)  # compiles
+            torch.cuda.set_sync_debug_mode("error")
+            try:
+                list(islice(loader, 8))
+            finally:
+                torch.cuda.set_sync_debug_mode("default")
 
 
 def test_more_workers_than_cores_are_no_cause_for_a_warning():

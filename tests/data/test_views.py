@@ -26,6 +26,7 @@ from logicdiag.data.views import (
 )
 
 KEY = {"seed": 1, "stream": "unlabeled", "step": 7}
+BOXES = torch.tensor([[0, 0, 0, 0], [3, 5, 20, 24]] * 3, dtype=torch.int32)
 NOTHING = ViewConfig(brightness=0, contrast=0, saturation=0, hue=0, jitter=0, gray=0, blur=0, cutmix=0)
 
 
@@ -116,6 +117,13 @@ def test_on_a_gpu(image):
     here = strong(image, ViewConfig())
     there = strong(image.cuda(), ViewConfig())
     assert torch.allclose(here, there.cpu(), atol=1e-5)
+    plan, boxes = on("cuda", plan_strong(ViewConfig(), **KEY, slots=range(6))), BOXES.cuda()
+    image = image.cuda()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        strong_view(image, plan, boxes)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
 
 
 def test_in_range_and_the_weak_view_is_left_alone(image):
@@ -214,6 +222,16 @@ def test_boxes_are_keyed():
     assert not torch.equal(boxes, cutmix(range(8), (32, 32), 1.0, step=1))
     assert not cutmix(range(8), (32, 32), 0.0).any()
     assert boxes.flatten(1).any(1).all()
+
+
+def test_views_are_mixed_by_boxes(image):
+    plan = on("cpu", plan_strong(ViewConfig(jitter=1), **KEY, slots=range(6)))
+    plain, mixed = strong_view(image, plan), strong_view(image, plan, BOXES)
+    assert torch.equal(mixed[::2], plain[::2])
+    inside = torch.zeros(20, 24, dtype=torch.bool)
+    inside[3:20, 5:24] = True
+    assert torch.equal(mixed[1::2][:, :, inside], plain[::2][:, :, inside])
+    assert torch.equal(mixed[1::2][:, :, ~inside], plain[1::2][:, :, ~inside])
 
 
 @pytest.mark.parametrize("n", [1, 2, 5, 6])

@@ -74,6 +74,8 @@ class DataConfig:
     """The probability that a training view is mirrored."""
     workers: int = 4
     """Processes that read images; 0: none but the trainer itself."""
+    cache: bool | str = "auto"
+    """Whether images stay in memory once decoded: true, false, or auto (if all fit in 4 GiB and a quarter of it)."""
     views: ViewConfig = field(default_factory=ViewConfig)
     """Strong views."""
     scenes: ScenesConfig = field(default_factory=ScenesConfig)

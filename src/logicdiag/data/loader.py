@@ -201,6 +201,10 @@ class _Cut(NamedTuple):
     slots: tuple[int, ...]
     windows: Packed
 
+    def pin_memory(self) -> _Cut:
+        """`DataLoader` asks for this where batches go to a GPU."""
+        return self._replace(windows=self.windows.pinned())
+
 
 @dataclass(frozen=True)
 class _Source(Dataset[Any]):

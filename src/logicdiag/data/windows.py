@@ -50,6 +50,9 @@ class Packed(NamedTuple):
     def table(self) -> Int64[Tensor, "b fields"]:
         return self.buffer[: self.samples * FIELDS * 8].view(torch.int64).view(self.samples, FIELDS)
 
+    def pinned(self) -> Packed:
+        return self._replace(buffer=self.buffer.pin_memory())
+
     def to(self, device: torch.device) -> Packed:
         """From pinned memory to a GPU nobody waits for this."""
         return self._replace(buffer=self.buffer.to(device, non_blocking=True))

@@ -42,7 +42,7 @@ def train(
     return open_run(out)
 
 
-MAY_MOVE = ("data.root", "data.labeled", "data.unlabeled", "data.val", "data.workers", "train.device")
+MAY_MOVE = ("data.root", "data.labeled", "data.unlabeled", "data.val", "data.workers", "data.cache", "train.device")
 """Settings that may be others when a run goes on: where things are, and not what is learned; lists are compared."""
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..data.cache import remembered
 from ..data.dataset import Dataset
 from ..data.loader import Loader, Views
 from ..data.views import draws
@@ -51,7 +52,8 @@ class Trainer:
         self, config: Config, dataset: Dataset, here: World, path: Path, base: Path, knowledge: Any = None
     ) -> None:
         check(config, dataset, here.size)
-        self.config, self.dataset, self.here, self.path = config, dataset, here, path
+        self.config, self.here, self.path = config, here, path
+        self.dataset = remembered(dataset, config.data.cache, here.size)
         t = config.train
         torch.manual_seed(t.seed)  # initial weights; everything later is keyed by seed, step and place
         self.knowledge = knowledge or build_knowledge(config.psi, dataset.hierarchy, base)
