@@ -1,5 +1,6 @@
 """Run folders by themselves: what is written, and what is read again."""
 
+import copy
 import json
 import os
 import stat
@@ -115,15 +116,20 @@ def test_metrics_of_a_run_without_any(made):
     assert json.loads((made.path / "record.json").read_text())["data"] == "scenes"
 
 
+def table(*rows):
+    return torch.tensor(rows, dtype=torch.float64)
+
+
 def test_record():
     record, here = Record(), World()
     assert record.line(here) == {}
+    names = ("loss", "conflict")
     for _ in range(2):
         for part in (1.0, 3.0):  # two parts of one step add up
-            record.add("loss", torch.tensor(part))
-            record.add_share("conflict", torch.tensor(part), torch.tensor(8))
+            record.add(names, table((part, 0), (part, 8)))
         record.steps += 1
-    kept = {"sums": dict(record.sums), "steps": record.steps}
+    kept = copy.deepcopy(record.state_dict())
+    sums = record.sums
     assert record.line(here) == {"loss": 4.0, "conflict": 0.25}
     assert record.line(here) == {}
     again = Record()
@@ -132,9 +138,14 @@ def test_record():
     other = Record()
     other.load_state_dict(kept, World(rank=1, size=2))
     assert other.steps == 2
-    assert not any(pair.any() for pair in other.sums.values())  # the first process remembers for all
-    record.add_share("counted", torch.tensor(0), torch.tensor(0))
-    assert record.line(here) == {"counted": 0.0}
+    assert not other.sums.any()  # the first process remembers for all
+    record.add(names, table((0, 0), (0, 0)))
+    record.steps += 1
+    assert record.line(here) == {"loss": 0.0, "conflict": 0.0}
+    assert record.sums is sums  # a captured step adds there
+    empty = Record()
+    empty.load_state_dict(Record().state_dict(), here)
+    assert empty.line(here) == {}
 
 
 def test_a_run_in_use_is_not_joined(tmp_path):
@@ -185,12 +196,7 @@ def test_a_record_is_handed_to_the_first_process():
 
     for rank in range(2):
         record, here = Record(), Pair(rank, 2)
-        record.add("loss", torch.tensor(3.0))
-        record.add_share("conflict", torch.tensor(1.0), torch.tensor(4.0))
+        record.add(("loss", "conflict"), table((3, 0), (1, 4)))
         record.steps = 1
         record.gather(here)
-        sums = {name: pair.tolist() for name, pair in record.sums.items()}
-        want = (
-            {"loss": [6.0, 0.0], "conflict": [2.0, 8.0]} if rank == 0 else {"loss": [0.0, 0.0], "conflict": [0.0, 0.0]}
-        )
-        assert sums == want
+        assert record.sums.tolist() == ([[6, 0], [2, 8]] if rank == 0 else [[0, 0], [0, 0]])

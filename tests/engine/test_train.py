@@ -122,7 +122,7 @@ def test_adamw_warmup_and_clip(tmp_path):
 
 def test_rates_of_encoder_and_decoder():
     made = trainer()
-    made.optimizer.step(3)
+    made.optimizer.step(3, {})
     rates = {group["name"]: group["lr"] for group in made.optimizer.inner.param_groups}
     assert rates["decoder"] == pytest.approx(10 * rates["encoder"])
     assert rates["encoder"] == pytest.approx(0.0025 * 0.5**0.9)
@@ -145,7 +145,7 @@ def test_accumulated_parts_count_as_one_batch():
         with ExitStack() as stack:
             batches = next(made._batches(stack))
         assert len(batches) == accumulate
-        counts = [float(count) for count in made._pixels(batches)]
+        counts = [float(count) for count in made.stepper.pixels(batches)]
         made._step(batches)
         line = made._line()
         images = torch.cat([unlabeled.image for _, unlabeled in batches])
@@ -162,7 +162,7 @@ def test_denominators_leave_out_what_is_ignored():
     made = trainer(data={"crop": 64, "scale": [0.5, 0.6]})  # views smaller than the crop are padded
     with ExitStack() as stack:
         ((labeled, unlabeled),) = next(made._batches(stack))
-    counts = [int(count) for count in made._pixels([(labeled, unlabeled)])]
+    counts = [int(count) for count in made.stepper.pixels([(labeled, unlabeled)])]
     assert counts == [int((labeled.leaf >= 0).sum()), int(unlabeled.valid.sum())]
     assert 0 < counts[0] < 2 * 64 * 64 / 2
 
@@ -260,8 +260,8 @@ def test_a_run_is_not_overwritten(finished, tmp_path):
 def test_a_network_that_diverges_ends_the_run_and_keeps_the_checkpoint_from_before(tmp_path, monkeypatch, psi):
     inner = Optimizer.step
 
-    def step(self, index):
-        inner(self, index)
+    def step(self, index, plan):
+        inner(self, index, plan)
         if index == 2:
             self.parameters[0].data.fill_(torch.nan)
 

@@ -8,6 +8,7 @@ import logicdiag as ld
 from logicdiag.errors import ConfigError, OptionError
 from logicdiag.methods.config import LossConfig
 from logicdiag.methods.loss import Loss, certainty, path_bce, path_table
+from logicdiag.plan import moved
 from logicdiag.pseudo.target import Target
 
 RAGGED = {"animal": {"bird": ["owl", "wren"], "cat": None}, "sky": None, "vehicle": {"car": {"taxi": {"cab": None}}}}
@@ -59,7 +60,7 @@ def test_loss_is_a_sum_over_weighted_pixels(nodes, by):
     logits, target = random()
     full = F.binary_cross_entropy_with_logits(logits, paths(H, target.leaf), reduction="none").sum(1) / by
     loss = Loss(LossConfig(nodes=nodes, leaf=0.0), H, "hierarchical")
-    torch.testing.assert_close(loss(logits, target, 0, SLOTS), (full * target.weight).sum())
+    torch.testing.assert_close(loss(logits, target, {}), (full * target.weight).sum())
 
 
 def test_labels_are_taken_instead_of_the_leaf():
@@ -67,27 +68,27 @@ def test_labels_are_taken_instead_of_the_leaf():
     labels = torch.rand(logits.shape, generator=torch.Generator().manual_seed(1))
     loss = Loss(LossConfig(leaf=0.0), H, "hierarchical")
     full = F.binary_cross_entropy_with_logits(logits, labels, reduction="none").sum(1)
-    found = loss(logits, Target(target.weight, target.leaf, labels), 0, SLOTS)
+    found = loss(logits, Target(target.weight, target.leaf, labels), {})
     torch.testing.assert_close(found, (full * target.weight).sum())
-    same = loss(logits, Target(target.weight, None, paths(H, target.leaf)), 0, SLOTS)
-    torch.testing.assert_close(same, loss(logits, target, 0, SLOTS))
+    same = loss(logits, Target(target.weight, None, paths(H, target.leaf)), {})
+    torch.testing.assert_close(same, loss(logits, target, {}))
     with_leaf = Loss(LossConfig(leaf=1.0), H, "hierarchical")  # whose target there is none of
-    torch.testing.assert_close(with_leaf(logits, Target(target.weight, target.leaf, labels), 0, SLOTS), found)
+    torch.testing.assert_close(with_leaf(logits, Target(target.weight, target.leaf, labels), {}), found)
 
 
 def test_flat_head_learns_by_cross_entropy():
     logits, target = random(channels=len(H.leaves))
     full = F.cross_entropy(logits, target.leaf, reduction="none")
-    found = Loss(LossConfig(), H, "flat")(logits, target, 0, SLOTS)
+    found = Loss(LossConfig(), H, "flat")(logits, target, {})
     torch.testing.assert_close(found, (full * target.weight).sum())
     with pytest.raises(ConfigError, match="flat head learns from leaves"):
-        Loss(LossConfig(), H, "flat")(logits, Target(target.weight, None, torch.zeros_like(logits)), 0, SLOTS)
+        Loss(LossConfig(), H, "flat")(logits, Target(target.weight, None, torch.zeros_like(logits)), {})
 
 
 def test_leaf_cross_entropy_stands_beside_the_binary_one():
     logits, target = random()
-    plain = Loss(LossConfig(leaf=0.0), H, "hierarchical")(logits, target, 0, SLOTS)
-    found = Loss(LossConfig(leaf=0.5), H, "hierarchical")(logits, target, 0, SLOTS)
+    plain = Loss(LossConfig(leaf=0.0), H, "hierarchical")(logits, target, {})
+    found = Loss(LossConfig(leaf=0.5), H, "hierarchical")(logits, target, {})
     leaves = F.cross_entropy(logits[:, list(H.leaf_indices)], target.leaf, reduction="none")
     torch.testing.assert_close(found, plain + 0.5 * (leaves * target.weight).sum())
 
@@ -98,8 +99,8 @@ def test_pixels_of_weight_0_count_nothing():
     other = torch.where(target.weight == 0, (target.leaf + 1) % len(H.leaves), target.leaf)
     assert (other != target.leaf).any()
     logits.requires_grad_()
-    value = loss(logits, target, 0, SLOTS)
-    torch.testing.assert_close(value, loss(logits, Target(target.weight, other), 0, SLOTS))
+    value = loss(logits, target, {})
+    torch.testing.assert_close(value, loss(logits, Target(target.weight, other), {}))
     value.backward()
     assert not logits.grad.movedim(1, -1)[target.weight == 0].any()
     assert logits.grad.movedim(1, -1)[target.weight > 0].any(-1).all()
@@ -107,11 +108,15 @@ def test_pixels_of_weight_0_count_nothing():
 
 def test_half_precision_is_summed_in_float32():
     logits, target = random()
-    found = Loss(LossConfig(), H, "hierarchical")(logits.bfloat16(), target, 0, SLOTS)
+    found = Loss(LossConfig(), H, "hierarchical")(logits.bfloat16(), target, {})
     assert found.dtype == torch.float32
 
 
 # ---- points ----------------------------------------------------------------------------------------------------------
+
+
+def planned(loss, step=0, slots=SLOTS):
+    return moved(loss.plan(step, slots), torch.device("cpu"))
 
 
 def learned_from(by, points, step=0, slots=SLOTS, seed=0, logits=None, size=(2, 16, 16)):
@@ -119,7 +124,8 @@ def learned_from(by, points, step=0, slots=SLOTS, seed=0, logits=None, size=(2, 
     made, target = random(size=size)
     logits = (made if logits is None else logits).clone().requires_grad_()
     target = Target(torch.ones(size), target.leaf)
-    Loss(LossConfig(points=points, points_by=by), H, "hierarchical", seed)(logits, target, step, slots).backward()
+    loss = Loss(LossConfig(points=points, points_by=by), H, "hierarchical", seed)
+    loss(logits, target, planned(loss, step, slots)).backward()
     return logits.grad.ne(0).any(1)
 
 
@@ -144,16 +150,17 @@ def test_points_are_keyed_by_seed_step_and_slot(by):
 @pytest.mark.parametrize("by", ["random", "uncertain"])
 def test_as_many_points_as_pixels_are_the_full_loss(points, by):
     logits, target = random()
-    full = Loss(LossConfig(), H, "hierarchical")(logits, target, 0, SLOTS)
-    found = Loss(LossConfig(points=points, points_by=by), H, "hierarchical")(logits, target, 0, SLOTS)
+    full = Loss(LossConfig(), H, "hierarchical")(logits, target, {})
+    loss = Loss(LossConfig(points=points, points_by=by), H, "hierarchical")
+    found = loss(logits, target, planned(loss))
     assert torch.equal(full, found)
 
 
 def test_random_points_expect_the_full_loss():
     logits, target = random()
-    full = Loss(LossConfig(leaf=0.3), H, "hierarchical")(logits, target, 0, SLOTS)
+    full = Loss(LossConfig(leaf=0.3), H, "hierarchical")(logits, target, {})
     loss = Loss(LossConfig(leaf=0.3, points=10), H, "hierarchical")
-    found = torch.stack([loss(logits, target, step, SLOTS) for step in range(600)])
+    found = torch.stack([loss(logits, target, planned(loss, step)) for step in range(600)])
     error = found.std() / len(found) ** 0.5
     assert abs(found.mean() - full) < 4 * error
     assert error < 0.02 * full

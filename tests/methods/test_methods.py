@@ -5,9 +5,10 @@ from logicdiag.data.config import ViewConfig
 from logicdiag.data.views import partner
 from logicdiag.errors import ConfigError, OptionError
 from logicdiag.methods.config import LossConfig
+from logicdiag.plan import part
 from logicdiag.pseudo.target import Target
 
-from .tester import ALWAYS_MIXED, SIZE, H, MethodTester, a_step, made, views
+from .tester import ALWAYS_MIXED, SIZE, H, MethodTester, a_step, made, planned, views
 from .tester import test_every_method_has_a_tester as test_every_method_has_a_tester
 
 THRESHOLD = 0.95
@@ -39,12 +40,12 @@ def inside(boxes, *tensors):
 
 
 def unlabelled_mean(method, logits, target, step):
-    return method.loss(logits, Target(*target), step.index, (0, 1, 2)) / step.unlabeled.valid.sum()
+    return method.loss(logits, Target(*target), {}) / step.unlabeled.valid.sum()
 
 
 def labelled_mean(method, logits, step):
     counts = step.labeled.leaf >= 0
-    return method.loss(logits, Target(counts.float(), step.labeled.leaf * counts), step.index, (0, 1, 2)) / counts.sum()
+    return method.loss(logits, Target(counts.float(), step.labeled.leaf * counts), {}) / counts.sum()
 
 
 class TestSupervised(MethodTester):
@@ -79,13 +80,13 @@ class TestFixMatch(MethodTester):
         with torch.no_grad():
             weak = method.student.eval()(step.unlabeled.image).sigmoid()
         method.student.train()
-        strong, boxes = method.strong(step.unlabeled, "strong")
+        strong, boxes = method.strong(step.unlabeled.image, part(step.plan, "strong"))
         logits = method.student(torch.cat([step.labeled.image, strong]))
         sure, leaf = weak[:, list(H.leaf_indices)].max(1)
         weight = ((sure >= THRESHOLD) & step.unlabeled.valid).float()
         assert 0.1 < float(weight[step.unlabeled.valid].mean()) < 0.9
         weight, leaf = (torch.where(boxes, partner(t), t) for t in (weight, leaf))
-        unlabeled = method.loss(logits[3:], Target(weight, leaf), 0, (0, 1, 2)) / step.unlabeled.valid.sum()
+        unlabeled = method.loss(logits[3:], Target(weight, leaf), {}) / step.unlabeled.valid.sum()
         torch.testing.assert_close(found.parts["unlabeled"], unlabeled)
         torch.testing.assert_close(found.total, found.parts["labeled"] + 5 * unlabeled)
         assert found.statistics.keys() == {"counted"}
@@ -111,7 +112,7 @@ class TestMeanTeacher(MethodTester):
         found = method.losses(step)
         method = apart("mean_teacher")
         weight, leaf = taught(method, step)
-        mixed, boxes = method.strong(step.unlabeled, "mixed", colour=False)
+        mixed, boxes = method.strong(step.unlabeled.image, part(step.plan, "mixed"))
         logits = method.student(torch.cat([step.labeled.image, mixed]))
         supervised = labelled_mean(method, logits[:3], step)
         consistency = unlabelled_mean(method, logits[3:], inside(boxes, weight, leaf), step)
@@ -143,9 +144,12 @@ class TestUniMatch(MethodTester):
         found = method.losses(step)
         method = apart("unimatch", teacher_decay=0.9)
         weight, leaf = taught(method, step)
-        (first, boxes), (second, others) = (method.strong(step.unlabeled, name) for name in ("strong", "strong2"))
+        (first, boxes), (second, others) = (
+            method.strong(step.unlabeled.image, part(step.plan, name)) for name in ("strong", "strong2")
+        )
         features = method.student.features(torch.cat([step.labeled.image, step.unlabeled.image, first, second]))
-        dropped = [torch.cat([f[:3], method._drop(f[3:6], step.unlabeled, i), f[6:]]) for i, f in enumerate(features)]
+        kept = [step.plan[f"kept/{level}"] for level in range(2)]
+        dropped = [torch.cat([f[:3], method._drop(f[3:6], kept[i]), f[6:]]) for i, f in enumerate(features)]
         on_labeled, *on_unlabeled = method.student.decode(tuple(dropped), (SIZE, SIZE)).split(3)
         targets = [(weight, leaf), inside(boxes, weight, leaf), inside(others, weight, leaf)]
         terms = [[unlabelled_mean(method, logits, t, step) for t in targets] for logits in on_unlabeled]
@@ -170,28 +174,34 @@ class TestUniMatch(MethodTester):
         assert not torch.allclose(first, second)
 
     def test_strong_views_differ(self):
-        method, unlabeled = made("unimatch"), views(False)
-        (first, boxes), (second, other) = (method.strong(unlabeled, stream) for stream in ("strong", "strong2"))
+        method, image = made("unimatch"), views(False).image
+        plan = planned(method)
+        (first, boxes), (second, other) = (method.strong(image, part(plan, name)) for name in ("strong", "strong2"))
         assert not torch.equal(first, second)
         assert not torch.equal(boxes, other)
 
     def test_feature_dropout(self):
-        method, unlabeled = made("unimatch", feature_dropout=0.25), views(False)
+        method = made("unimatch", feature_dropout=0.25)
         features = torch.rand(3, 4000, 2, 2) + 1
-        dropped = method._drop(features, unlabeled, 0)
-        kept = dropped.ne(0)
-        assert torch.equal(kept, kept[:, :, :1, :1].expand_as(kept))  # whole channels
-        torch.testing.assert_close(dropped[kept], (features / 0.75)[kept])
-        share = kept[:, :, 0, 0].float().mean(1)
-        assert ((share - 0.75).abs() < 0.03).all()
-        assert not torch.equal(kept[0], kept[1])
-        assert torch.equal(dropped, method._drop(features, unlabeled, 0))
-        assert not torch.equal(dropped, method._drop(features, unlabeled, 1))
-        assert not torch.equal(dropped, method._drop(features, views(False, step=6), 0))
+        kept = torch.rand(3, 4000) >= 0.25
+        dropped = method._drop(features, kept)
+        assert torch.equal(dropped.ne(0), kept[:, :, None, None].expand_as(dropped))  # whole channels
+        torch.testing.assert_close(dropped[dropped.ne(0)], (features / 0.75)[dropped.ne(0)])
+
+    def test_dropped_channels_are_keyed_by_step_slot_and_level(self):
+        method = made("unimatch", feature_dropout=0.25)
+        encoder = method.student.encoder
+        encoder.low_channels = encoder.high_channels = 4000
+        kept = method._plan_features(5, (0, 1, 7))
+        assert (abs(kept["0"].mean(1) - 0.75) < 0.03).all()
+        assert (kept["0"][0] != kept["0"][1]).any()
+        assert (kept["0"] != kept["1"]).any()
+        assert (kept["0"] != method._plan_features(6, (0, 1, 7))["0"]).any()
+        assert (kept["0"][2] == method._plan_features(5, (7,))["0"][0]).all()
 
     def test_no_dropout_leaves_the_features(self):
-        method, features = made("unimatch", feature_dropout=0.0), torch.rand(3, 8, 2, 2)
-        assert torch.equal(method._drop(features, views(False), 0), features)
+        method, features = made("unimatch", feature_dropout=0.0), torch.rand(3, 96, 2, 2)
+        assert torch.equal(method._drop(features, planned(method)["kept/1"]), features)
 
     def test_only_the_weak_view_s_features_are_dropped(self):
         method = made("unimatch", feature_dropout=0.9)
@@ -200,12 +210,12 @@ class TestUniMatch(MethodTester):
         method.student.eval()
         plain.student.eval()
         strong = torch.rand(3, 3, SIZE, SIZE)
-        found = method._forward(step.labeled, step.unlabeled, strong, strong)
-        expected = plain._forward(step.labeled, step.unlabeled, strong, strong)
-        for mine, theirs in zip(found[:3], expected[:3], strict=True):
-            torch.testing.assert_close(mine, theirs)
-        assert not torch.allclose(found[3], expected[3])
-        torch.testing.assert_close(expected[3], plain.student(step.unlabeled.image))
+        images = (step.labeled.image, step.unlabeled.image, strong, strong)
+        found, expected = (one._forward(images, part(planned(one), "kept")) for one in (method, plain))
+        for view in (0, 2, 3):
+            torch.testing.assert_close(found[view], expected[view])
+        assert not torch.allclose(found[1], expected[1])
+        torch.testing.assert_close(expected[1], plain.student(step.unlabeled.image))
 
     @pytest.mark.parametrize("dropout", [-0.1, 1.0])
     def test_wrong_dropout(self, dropout):
@@ -230,14 +240,15 @@ class TestAlgorithm1(MethodTester):
         method.loss = lambda logits, target, *rest: targets.append((logits, target)) or loss(logits, target, *rest)
         found = method.losses(step)
         ((both, nothing),) = seen
-        assert len(both.probs) == 6
-        assert len(nothing.probs) == 0
-        assert len(set(both.slots)) == 6
+        assert len(both.logits) == 6
+        assert len(nothing.logits) == 0
+        assert len(set(both.plan["seeds"].tolist())) == 6
         assert torch.equal(both.valid, torch.cat([step.labeled.leaf >= 0, step.unlabeled.valid]))
         logits, target = targets[1]
-        torch.testing.assert_close(both.probs, logits.detach().sigmoid())
+        assert torch.equal(both.logits, logits)
+        assert not both.logits.requires_grad
         pixels = both.valid.sum()
-        torch.testing.assert_close(found.parts["unlabeled"], loss(logits, target, step.index, both.slots) / pixels)
+        torch.testing.assert_close(found.parts["unlabeled"], loss(logits, target, {}) / pixels)
 
 
 # ---- what they share ---------------------------------------------------------------------------------------------
@@ -284,7 +295,7 @@ def test_ignored_pixels_are_not_in_the_truth_degrees():
     """What the student says of labelled pixels enters; of pixels that are ignored or padding, on either side, not."""
     method, degrees = made("fixmatch"), []
     inner = method.psi._degrees
-    method.psi._degrees = lambda *predictions: degrees.append(inner(*predictions)) or degrees[-1]
+    method.psi._degrees = lambda *pixels: degrees.append(inner(*pixels)) or degrees[-1]
     step, g = a_step(method), torch.Generator().manual_seed(0)
     weak, on_labeled, other = (2 * torch.randn(3, len(H), SIZE, SIZE, generator=g) for _ in range(3))
     ignored, padding = (step.labeled.leaf < 0)[:, None], ~step.unlabeled.valid[:, None]
@@ -294,7 +305,7 @@ def test_ignored_pixels_are_not_in_the_truth_degrees():
         (weak, torch.where(ignored, on_labeled, other)),
         (torch.where(padding, weak, other), on_labeled),
     ):
-        method.target(teacher, step.unlabeled, student, step.labeled)
+        method.target(teacher, student, step)
     plain, unseen, *seen = degrees
     assert plain
     torch.testing.assert_close(unseen, plain, rtol=1e-6, atol=0)
@@ -304,22 +315,36 @@ def test_ignored_pixels_are_not_in_the_truth_degrees():
 
 
 def test_strong_views_are_mixed_by_the_boxes():
-    unlabeled = views(False)
-    plain = ViewConfig(jitter=0, gray=0, blur=0, cutmix=1.0)
-    method = made("fixmatch", view=plain)
-    image, boxes = method.strong(unlabeled, "strong")
+    weak = views(False).image
+
+    def strong(view):
+        method = made("fixmatch", view=view)
+        return method.strong(weak, part(planned(method), "strong"))
+
+    image, boxes = strong(ViewConfig(jitter=0, gray=0, blur=0, cutmix=1.0))
     assert boxes[:2].any((1, 2)).all()
-    assert torch.equal(image, torch.where(boxes[:, None], partner(unlabeled.image), unlabeled.image))
-    method = made("fixmatch", view=ViewConfig(cutmix=0.0))
-    _, boxes = method.strong(unlabeled, "strong")
-    assert not boxes.any()
-    coloured, _ = made("fixmatch", view=ALWAYS_MIXED).strong(unlabeled, "strong")
+    assert torch.equal(image, torch.where(boxes[:, None], partner(weak), weak))
+    _, none = strong(ViewConfig(cutmix=0.0))
+    assert not none.any()
+    coloured, same = strong(ALWAYS_MIXED)
     assert not torch.equal(coloured, image)
+    assert torch.equal(same, boxes)
 
 
-def test_prediction_in_half_precision_is_handed_on_in_float32():
+def test_the_plan_brings_lambda_and_the_teacher_s_decay():
+    method = made("fixmatch", weight=2.0, ramp=(0.2, 0.6), teacher_decay=0.9)
+    plan = method.plan(3, 0.3, (0,), (0,))
+    assert float(plan["weight"]) == pytest.approx(0.5)
+    assert float(plan["decay"]) == pytest.approx(0.75)
+    assert "decay" not in made("fixmatch", teacher_decay=0.0).plan(3, 0.3, (0,), (0,))
+
+
+def test_half_precision_is_handed_on_as_it_is():
+    """The loss and psi make float32 of it where they need it."""
     method = made("fixmatch")
     method.autocast = lambda: torch.autocast("cpu", torch.bfloat16)
-    assert method.predict(views(False).image).dtype == torch.float32
-    assert method.teach(views(False).image).dtype == torch.float32
-    assert method.losses(a_step(method)).total.isfinite()
+    assert method.predict(views(False).image).dtype == torch.bfloat16
+    assert method.teach(views(False).image).dtype == torch.bfloat16
+    found = method.losses(a_step(method))
+    assert found.total.isfinite()
+    assert {part.dtype for part in (found.total, *found.parts.values())} == {torch.float32}

@@ -15,6 +15,7 @@ from logicdiag.methods.config import LossConfig, MethodConfig
 from logicdiag.methods.loss import Loss
 from logicdiag.methods.method import Method, Setting, Step
 from logicdiag.models import ModelConfig, build_model
+from logicdiag.plan import Layout, Planned, moved
 from logicdiag.pseudo.build import build_knowledge, build_psi
 from logicdiag.pseudo.config import PsiConfig
 
@@ -43,7 +44,12 @@ def a_step(method: Method, progress: float = 0.5, index: int = 5) -> Step:
     unlabeled = views(False, seed=1) if method.needs_unlabeled else None
     assert labeled.leaf is not None
     counted = views(False, seed=1).valid.sum()
-    return Step(index, progress, labeled, unlabeled, (labeled.leaf >= 0).sum().float(), counted.float())
+    plan = planned(method, progress, index)
+    return Step(labeled, unlabeled, (labeled.leaf >= 0).sum().float(), counted.float(), plan)
+
+
+def planned(method: Method, progress: float = 0.5, index: int = 5) -> Planned:
+    return moved(method.plan(index, progress, (0, 1, 2), (0, 1, 2)), torch.device("cpu"))
 
 
 def made(
@@ -70,6 +76,7 @@ def made(
                 **{"name": name, **PLAIN, **({"teacher_decay": 0.9} if name == "mean_teacher" else {}), **options}
             ),  # type: ignore[arg-type]
             view,
+            SIZE,
         )
     )
 
@@ -99,10 +106,7 @@ class MethodTester:
         if not method.needs_unlabeled:
             pytest.skip("nothing is drawn")
         first = method.losses(a_step(method)).parts["unlabeled"]
-        step = a_step(method, index=6)
-        moved = Views(step.unlabeled.image, None, step.unlabeled.valid, 6, step.unlabeled.slots)
-        step = Step(6, 0.5, step.labeled, moved, step.labeled_pixels, step.unlabeled_pixels)
-        assert not torch.equal(first, method.losses(step).parts["unlabeled"])
+        assert not torch.equal(first, method.losses(a_step(method, index=6)).parts["unlabeled"])
 
     def test_teaching_leaves_the_student_alone(self):
         method = made(self.name)
@@ -123,7 +127,7 @@ class MethodTester:
         assert method.teacher is None
         assert method.evaluated is method.student
         assert method.state_dict() == {}
-        method.follow(0)
+        method.follow(0, {})
 
     @pytest.mark.parametrize("decay", [None, 0.9])
     def test_the_teacher_follows_and_is_never_trained(self, decay):
@@ -141,7 +145,7 @@ class MethodTester:
         with torch.no_grad():
             for parameter in method.student.parameters():
                 parameter.add_(1.0)
-        method.follow(1000)
+        method.follow(1000, planned(method, index=1000))
         for old, mine, theirs in zip(before, method.teacher.parameters(), method.student.parameters(), strict=True):
             torch.testing.assert_close(mine, decay * old + (1 - decay) * theirs)
         for mine, theirs in zip(method.teacher.model.buffers(), method.student.buffers(), strict=True):
@@ -159,6 +163,26 @@ class MethodTester:
 
     def unlabeled(self, parts):
         return parts["unlabeled"]
+
+    def test_the_table_has_all_numbers(self):
+        method = made(self.name)
+        with torch.no_grad():
+            found = method.losses(a_step(method))
+        table = found.table()
+        assert table.dtype == torch.float64
+        assert found.names[: 1 + len(self.parts)] == ("loss", *(f"loss/{part}" for part in self.parts))
+        expected = [(found.total, 0), *((part, 0) for part in found.parts.values()), *found.statistics.values()]
+        assert table.tolist() == [[torch.as_tensor(x).item() for x in row] for row in expected]
+
+    @pytest.mark.parametrize("psi", ["diagnosis", "threshold"])
+    def test_the_plan_is_all_that_changes_from_step_to_step(self, psi):
+        """Arrays of one shape, whatever the step; a captured step is fed nothing else."""
+        method = made(self.name, psi, loss=LossConfig(points=50))
+        first, second = (method.plan(index, index / 10, (4, 5), (6, 7, 8)) for index in (0, 9))
+        assert Layout(first) == Layout(second)
+        again = method.plan(9, 0.9, (4, 5), (6, 7, 8))
+        assert all((second[name] == again[name]).all() for name in second)
+        assert any((second[name] != first[name]).any() for name in second)
 
     def test_without_weight_it_is_supervised(self):
         method = made(self.name, weight=0.0)

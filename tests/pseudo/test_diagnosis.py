@@ -6,6 +6,7 @@ import torch
 import logicdiag as ld
 from logicdiag.errors import ConfigError, LogicDiagError, OptionError
 from logicdiag.logic.diagnosis import STRATEGIES
+from logicdiag.plan import moved
 from logicdiag.pseudo.build import build_knowledge, build_psi
 from logicdiag.pseudo.config import PsiConfig
 from logicdiag.pseudo.diagnosis import Diagnosis
@@ -15,11 +16,19 @@ H = ld.Hierarchy.from_dict({"animal": {"bird": ["owl", "wren"], "cat": None}, "s
 N = len(H)
 
 
-def prediction(seed, views=2, size=(5, 6), step=3, slots=None, invalid=0.3):
+def prediction(seed, views=2, size=(5, 6), step=3, slots=None, invalid=0.3, drawn=0):
     g = torch.Generator().manual_seed(seed)
-    probs = torch.rand(views, N, *size, generator=g)
+    logits = torch.rand(views, N, *size, generator=g).logit()
     valid = torch.rand(views, *size, generator=g) >= invalid
-    return Prediction(probs, valid, step, slots or tuple(range(views)))
+    return Prediction(logits, valid, planned(step, slots or range(views), drawn))
+
+
+def planned(step, slots, seed=0):
+    return moved(psi(seed).plan(step, slots), torch.device("cpu"))
+
+
+def probs(p):
+    return p.logits.sigmoid()
 
 
 def psi(seed=0, reduce=None, **options):
@@ -55,7 +64,7 @@ def test_targets_satisfy_the_knowledge_base(strategy, options):
     assert kb.is_consistent(labels_of(target).bool().movedim(1, -1)[unlabeled.valid]).all()
     assert torch.equal(target.weight, unlabeled.valid.float())
     conflict, pixels = statistics["conflict"]
-    observed = (unlabeled.probs > 0.5).movedim(1, -1)[unlabeled.valid]
+    observed = (probs(unlabeled) > 0.5).movedim(1, -1)[unlabeled.valid]
     assert int(conflict) == int((~kb.is_consistent(observed)).sum()) > 0
     assert int(pixels) == int(unlabeled.valid.sum())
     if "rules" in options:
@@ -67,9 +76,9 @@ def test_truth_degrees_are_those_of_all_labelled_and_unlabelled_pixels(quantifie
     found = psi(strategy="greedy", weight="posterior", quantifier=quantifier)
     unlabeled, labeled = prediction(0), prediction(1, views=3)
     for p in (unlabeled, labeled):
-        p.probs.movedim(1, -1)[~p.valid] = torch.nan  # padded and ignored pixels are not even looked at
+        p.logits.movedim(1, -1)[~p.valid] = torch.nan  # padded and ignored pixels are not even looked at
     target, _ = found(unlabeled, labeled)
-    columns = [p.probs.movedim(1, -1)[p.valid] for p in (unlabeled, labeled)]
+    columns = [probs(p).movedim(1, -1)[p.valid] for p in (unlabeled, labeled)]
     degrees = found.diagnoser.truth_degrees(torch.cat(columns))
     by_hand = found.diagnoser(columns[0], degrees=degrees)
     assert torch.equal(target.leaf[unlabeled.valid], by_hand.leaf)
@@ -85,7 +94,7 @@ def test_how_the_batch_is_cut_does_not_matter(strategy):
     unlabeled, labeled = prediction(0, views=4), prediction(1, views=4)
     whole, _ = found(unlabeled, labeled)
     halves = [
-        [Prediction(p.probs[s], p.valid[s], p.step, p.slots[s]) for p in (unlabeled, labeled)]
+        [Prediction(p.logits[s], p.valid[s], {"seeds": p.plan["seeds"][s]}) for p in (unlabeled, labeled)]
         for s in (slice(0, 2), slice(2, 4))
     ]
     sums = []
@@ -112,8 +121,7 @@ def test_how_the_batch_is_cut_does_not_matter(strategy):
 
 def test_draws_are_keyed_by_seed_step_and_slot():
     def leaf(seed=0, step=3, slots=(0, 1)):
-        p = prediction(0, step=step, slots=slots, invalid=0)
-        return psi(seed)(p, prediction(1))[0].leaf
+        return psi()(prediction(0, step=step, slots=slots, invalid=0, drawn=seed), prediction(1))[0].leaf
 
     first = leaf()
     assert torch.equal(first, leaf())
@@ -121,7 +129,7 @@ def test_draws_are_keyed_by_seed_step_and_slot():
     for other in (leaf(seed=1), leaf(step=4)):
         assert not torch.equal(first, other)
     same = prediction(0, views=1, invalid=0)
-    twice = Prediction(same.probs.repeat(2, 1, 1, 1), same.valid.repeat(2, 1, 1), 3, (0, 1))
+    twice = Prediction(same.logits.repeat(2, 1, 1, 1), same.valid.repeat(2, 1, 1), planned(3, (0, 1)))
     drawn = psi()(twice, same)[0].leaf
     assert not torch.equal(drawn[0], drawn[1])
 
@@ -131,8 +139,8 @@ def test_soft_gives_expected_labels():
     found = psi(strategy="soft")
     target, _ = found(unlabeled, labeled)
     assert target.leaf is None
-    degrees = found._degrees(unlabeled, labeled)
-    by_hand = found.diagnoser(unlabeled.probs, 1, unlabeled.valid, None, degrees)
+    degrees = found._degrees(*((probs(p), p.valid) for p in (unlabeled, labeled)))
+    by_hand = found.diagnoser(probs(unlabeled), 1, unlabeled.valid, None, degrees)
     assert torch.equal(target.labels, by_hand.expected)
     inside = target.labels.movedim(1, -1)[unlabeled.valid]
     assert ((inside > 0.01) & (inside < 0.99)).any()
@@ -154,15 +162,15 @@ def test_weights():
         part, whole = statistics["counted"]
         torch.testing.assert_close(part / whole, inside.mean())
     revised = labels_of(one[0]).bool()
-    sure = torch.where(revised, unlabeled.probs, 1 - unlabeled.probs).amin(1)
+    sure = torch.where(revised, probs(unlabeled), 1 - probs(unlabeled)).amin(1)
     torch.testing.assert_close(confidence[0].weight, posterior[0].weight * sure)
 
 
 def test_a_consistent_and_sure_prediction_counts_fully():
-    probs = torch.full((1, N, 1, 1), 0.01)
+    sure = torch.full((1, N, 1, 1), 0.01)
     for node in H.path("wren"):
-        probs[0, H.index(node)] = 0.99
-    p = Prediction(probs, torch.ones(1, 1, 1, dtype=torch.bool), 0, (0,))
+        sure[0, H.index(node)] = 0.99
+    p = Prediction(sure.logit(), torch.ones(1, 1, 1, dtype=torch.bool), planned(0, (0,)))
     target, statistics = psi(weight="confidence")(p, prediction(1))
     assert H.leaves[int(target.leaf)] == "wren"
     assert float(target.weight) == pytest.approx(0.99)

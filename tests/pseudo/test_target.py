@@ -10,19 +10,20 @@ H = ld.Hierarchy.from_dict({"animal": ["bird", "cat"], "sky": None})
 """Channels: animal, bird, cat, sky; leaves: bird, cat, sky."""
 
 
-def prediction(rows, valid=None):
-    """One view, one row of pixels."""
+def prediction(rows, valid=None, flat=True):
+    """One view, one row of pixels; rows of probabilities."""
     probs = torch.tensor(rows).T[None, :, None]
+    logits = probs.log() if flat else probs.logit()
     seen = torch.ones(1, 1, len(rows), dtype=torch.bool) if valid is None else torch.tensor([[valid]])
-    return Prediction(probs, seen, 0, (0,))
+    return Prediction(logits, seen)
 
 
 NOTHING = Prediction(torch.zeros(0, 4, 1, 1), torch.zeros(0, 1, 1, dtype=torch.bool))
 
 
 def test_threshold_of_the_flat_head():
-    rows = [[0.95, 0.03, 0.02], [0.2, 0.75, 0.05], [0.02, 0.03, 0.95], [0.0, 1.0, 0.0]]
-    target, statistics = Threshold(H, 0.75, "flat")(prediction(rows, [True, True, True, False]), NOTHING)
+    rows = [[0.96, 0.03, 0.01], [0.2, 0.75, 0.05], [0.02, 0.03, 0.95], [0.0, 1.0, 0.0]]
+    target, statistics = Threshold(H, 0.74, "flat")(prediction(rows, [True, True, True, False]), NOTHING)
     assert target.leaf.flatten().tolist() == [0, 1, 2, 1]
     assert target.weight.flatten().tolist() == [1, 1, 1, 0]
     assert target.labels is None
@@ -33,10 +34,10 @@ def test_threshold_of_the_flat_head():
 
 def test_threshold_of_the_hierarchical_head_looks_at_the_leaves_alone():
     rows = [[0.99, 0.2, 0.5, 0.1], [0.1, 0.9, 0.2, 0.95], [0.9, 0.8, 0.8, 0.1]]
-    target, _ = Threshold(H, 0.5, "hierarchical")(prediction(rows), NOTHING)
+    target, _ = Threshold(H, 0.5, "hierarchical")(prediction(rows, flat=False), NOTHING)
     assert target.leaf.flatten().tolist() == [1, 2, 0]
     assert target.weight.flatten().tolist() == [1, 1, 1]
-    target, _ = Threshold(H, 0.9, "hierarchical")(prediction(rows), NOTHING)
+    target, _ = Threshold(H, 0.9, "hierarchical")(prediction(rows, flat=False), NOTHING)
     assert target.weight.flatten().tolist() == [0, 1, 0]
 
 
@@ -50,6 +51,14 @@ def test_thresholds_at_the_ends(threshold):
 def test_thresholds_that_are_no_probability(threshold):
     with pytest.raises(ConfigError, match=f"psi.threshold is {threshold}, expected a number from 0 to 1"):
         Threshold(H, threshold, "flat")
+
+
+def test_half_precision_is_told_apart_in_float32():
+    """No number of bfloat16 lies between 0.996 and 1: logits of 6 and 8 are apart, probabilities would not be."""
+    logits = torch.tensor([6.0, 8.0]).view(1, 1, 1, 2) * torch.tensor([0.0, 1.0, -1.0, -1.0]).view(1, 4, 1, 1)
+    seen = torch.ones(1, 1, 2, dtype=torch.bool)
+    target, _ = Threshold(H, 0.999, "hierarchical")(Prediction(logits.bfloat16(), seen), NOTHING)
+    assert target.weight.flatten().tolist() == [0, 1]
 
 
 def test_cutmix_of_targets():

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ..errors import ConfigError, choose
 from ..models.segmenter import Segmenter
+from ..plan import Plan, Planned
 from .config import OptimizerConfig
 
 OPTIMIZERS: dict[str, Callable[[list[dict[str, object]], OptimizerConfig], torch.optim.Optimizer]] = {
@@ -41,12 +43,19 @@ class Optimizer:
         rate: float = c.lr * (1 - step / self.steps) ** c.power
         return rate * min(1.0, (step + 1) / c.warmup) if c.warmup else rate
 
+    def plan(self, step: int) -> Plan:
+        """The learning rate of each group."""
+        return {"rates": np.array(self.rates(step), np.float32)}
+
+    def rates(self, step: int) -> list[float]:
+        return [self.rate(step) * self.times[group["name"]] for group in self.inner.param_groups]
+
     def backward(self, loss: Tensor) -> None:
         self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
 
-    def step(self, step: int) -> None:
-        for group in self.inner.param_groups:
-            group["lr"] = self.rate(step) * self.times[group["name"]]
+    def step(self, step: int, plan: Planned) -> None:
+        for group, rate in zip(self.inner.param_groups, self.rates(step), strict=True):
+            group["lr"] = rate
         if self.config.clip is not None:
             self.scaler.unscale_(self.inner)
             torch.nn.utils.clip_grad_norm_(self.parameters, self.config.clip)

@@ -9,16 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from ..data.cache import remembered
 from ..data.dataset import Dataset
 from ..data.loader import Loader, Views
-from ..data.views import draws
-from ..errors import ProbabilityError, RunError
+from ..errors import RunError
 from ..methods.build import METHODS, build_method
 from ..methods.loss import Loss
-from ..methods.method import Losses, Setting, Step
+from ..methods.method import Setting
 from ..models.norm import share_batch_norm
 from ..models.segmenter import build_model
 from ..pseudo.build import build_knowledge, build_psi
@@ -34,6 +32,7 @@ from .log import open_log, val_line, val_text
 from .optimizer import Optimizer
 from .record import Record
 from .run import save_checkpoint
+from .step import Stepper
 from .stop import Interrupted, stop_signals
 from .watch import Watch, diverged
 
@@ -67,12 +66,14 @@ class Trainer:
                 Loss(config.loss, dataset.hierarchy, config.model.head, t.seed),
                 config.method,
                 config.data.views,
+                config.data.crop,
                 t.seed,
                 lambda: autocast(here.device, t.precision),
             )
         )
         self.optimizer = Optimizer(self.model, config.optimizer, t.steps, t.precision, here.device.type)
         self.record = Record()
+        self.stepper = Stepper(self.method, self.optimizer, self.record, here, t)
         self.done = 0
         self.best: dict[str, float] | None = None
         self.val_every = t.val_every or max(1, t.steps // 10)
@@ -186,41 +187,7 @@ class Trainer:
             yield [(next(labeled), None if unlabeled is None else next(unlabeled)) for _ in range(t.accumulate)]
 
     def _step(self, batches: list[tuple[Views, Views | None]]) -> None:
-        """One optimiser step over its micro-batches."""
-        index = self.done
-        (chance,) = draws(self.config.train.seed, "dropout", index, (self.here.rank,))
-        torch.manual_seed(int(chance.integers(1 << 62)))  # for what the network itself draws
-        labeled, unlabeled = self._pixels(batches)
-        for one, other in batches:
-            try:
-                step = Step(index, index / self.config.train.steps, one, other, labeled, unlabeled)
-                losses = self.method.losses(step)
-            except ProbabilityError:  # psi was given no numbers
-                raise diverged(index) from None
-            self.optimizer.backward(losses.total)
-            self._remember(losses)
-        self.here.add_gradients(self.optimizer.parameters)
-        self.optimizer.step(index)
-        self.method.follow(index)
-        self.record.steps += 1
-
-    def _pixels(self, batches: list[tuple[Views, Views | None]]) -> tuple[Tensor, Tensor]:
-        """Pixels of the whole step that the two losses are means over."""
-        counts = torch.zeros(2, dtype=torch.float64, device=self.here.device)
-        for labeled, unlabeled in batches:
-            assert labeled.leaf is not None
-            counts[0] += (labeled.leaf >= 0).sum()
-            if unlabeled is not None:
-                counts[1] += unlabeled.valid.sum()
-        counts = self.here.add(counts).clamp(min=1).float()
-        return counts[0], counts[1]
-
-    def _remember(self, losses: Losses) -> None:
-        self.record.add("loss", losses.total.detach())
-        for name, part in losses.parts.items():
-            self.record.add(f"loss/{name}", part.detach())
-        for name, (part, whole) in losses.statistics.items():
-            self.record.add_share(name, part, whole)
+        self.stepper(self.done, batches)
 
     def _line(self) -> dict[str, float]:
         line = self.record.line(self.here)

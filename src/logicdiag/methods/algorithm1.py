@@ -7,9 +7,12 @@ Eq. 2 (`fixmatch` with psi = diagnosis) is the default reading of the paper; thi
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from ..errors import ConfigError
+from ..plan import Plan, part
 from ..pseudo.target import Prediction
 from .method import Losses, Method, Step
 
@@ -22,19 +25,22 @@ class Algorithm1(Method):
             raise ConfigError(f"method.teacher_decay is {decay}, but algorithm1 has no teacher; leave it null")
         return False
 
+    def plan(self, index: int, progress: float, labeled: Sequence[int], unlabeled: Sequence[int]) -> Plan:
+        plan = super().plan(index, progress, labeled, unlabeled)
+        return plan | self.plan_target(index, (*labeled, *(slot + SECOND for slot in unlabeled)))
+
     def losses(self, step: Step) -> Losses:
         labeled, unlabeled = step.labeled, step.unlabeled
         assert unlabeled is not None
         assert labeled.leaf is not None
         logits = self.predict(torch.cat([labeled.image, unlabeled.image]))
-        probs = self.student.probs(logits.detach())
-        slots = (*labeled.slots, *(slot + SECOND for slot in unlabeled.slots))
         valid = torch.cat([labeled.leaf >= 0, unlabeled.valid])
-        nothing = Prediction(probs[:0], valid[:0])
-        target, statistics = self.psi(Prediction(probs, valid, step.index, slots), nothing)
+        own = Prediction(logits.detach(), valid, part(step.plan, "psi"))
+        target, statistics = self.psi(own, Prediction(own.logits[:0], valid[:0]))
         supervised = self.labeled_loss(logits[: len(labeled)], step)
-        both = self.loss(logits, target, step.index, slots) / (step.labeled_pixels + step.unlabeled_pixels)
-        total = supervised + self.weight(step) * both
+        summed = self.loss(logits, target, part(step.plan, "points/unlabeled"))
+        both = summed / (step.labeled_pixels + step.unlabeled_pixels)
+        total = supervised + step.plan["weight"] * both
         return Losses(total, {"labeled": supervised, "unlabeled": both}, statistics)
 
 

@@ -11,10 +11,12 @@ through an averaged teacher. `method.teacher_decay: 0` is the papers' way: the s
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 import torch
 
+from ..plan import Plan, part
 from .method import Losses, Method, Step
 
 
@@ -24,15 +26,19 @@ class FixMatch(Method):
     colour: ClassVar[bool] = True
     """Whether strong views change colours, or CutMix is all."""
 
+    def plan(self, index: int, progress: float, labeled: Sequence[int], unlabeled: Sequence[int]) -> Plan:
+        plan = super().plan(index, progress, labeled, unlabeled) | self.plan_target(index, unlabeled)
+        return plan | self.plan_view(self.stream, index, unlabeled, self.colour)
+
     def losses(self, step: Step) -> Losses:
         labeled, unlabeled = step.labeled, step.unlabeled
         assert unlabeled is not None
         weak = self.teach(unlabeled.image)
-        strong, boxes = self.strong(unlabeled, self.stream, self.colour)
+        strong, boxes = self.strong(unlabeled.image, part(step.plan, self.stream))
         logits = self.predict(torch.cat([labeled.image, strong]))
         on_labeled, on_strong = logits[: len(labeled)], logits[len(labeled) :]
-        target, statistics = self.target(weak, unlabeled, on_labeled, labeled)
+        target, statistics = self.target(weak, on_labeled, step)
         supervised = self.labeled_loss(on_labeled, step)
         consistency = self.unlabeled_loss(on_strong, target.mixed(boxes), step)
-        total = supervised + self.weight(step) * consistency
+        total = supervised + step.plan["weight"] * consistency
         return Losses(total, {"labeled": supervised, "unlabeled": consistency}, statistics)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int64
@@ -10,6 +13,7 @@ from torch import Tensor
 from ..data.views import draws
 from ..errors import ConfigError, choose
 from ..logic.hierarchy import Hierarchy
+from ..plan import Plan, Planned
 from ..pseudo.target import Target
 from .config import LossConfig
 
@@ -33,11 +37,18 @@ class Loss:
         self.leaf_channels = torch.tensor(hierarchy.leaf_indices)
         self.paths, self.nodes = path_table(hierarchy), len(hierarchy)
 
-    def __call__(self, logits: Float[Tensor, "b c h w"], target: Target, step: int, slots: tuple[int, ...]) -> Tensor:
+    def plan(self, step: int, slots: Sequence[int]) -> Plan:
+        """What chooses the points of each view: a seed."""
+        if self.config.points is None:
+            return {}
+        sources = draws(self.seed, "points", step, slots)
+        return {"seeds": np.array([source.integers(1 << 62) for source in sources], np.int64)}
+
+    def __call__(self, logits: Float[Tensor, "b c h w"], target: Target, plan: Planned) -> Tensor:
         logits = logits.float()
         scale = 1.0
         if self.config.points is not None and self.config.points < logits[0, 0].numel():
-            places = self._points(logits, step, slots)
+            places = self._points(logits, plan)
             scale = logits[0, 0].numel() / self.config.points  # so that points stand for all pixels
             logits, target = at_points(logits, places), points_of(target, places)
         loss = self._pixels(logits, target)
@@ -51,9 +62,11 @@ class Loss:
         if target.labels is not None:
             return self._per_node(F.binary_cross_entropy_with_logits(logits, target.labels, reduction="none").sum(1))
         assert target.leaf is not None
-        loss = self._per_node(path_bce(logits, target.leaf, self.paths.to(logits.device)))
+        if self.paths.device != logits.device:  # once: every move makes the device wait
+            self.paths, self.leaf_channels = self.paths.to(logits.device), self.leaf_channels.to(logits.device)
+        loss = self._per_node(path_bce(logits, target.leaf, self.paths))
         if self.config.leaf:
-            leaves = logits.index_select(1, self.leaf_channels.to(logits.device))
+            leaves = logits.index_select(1, self.leaf_channels)
             loss = loss + self.config.leaf * F.cross_entropy(leaves, target.leaf, reduction="none")
         return loss
 
@@ -61,11 +74,11 @@ class Loss:
         return summed if self.reduction == "sum" else summed / self.nodes
 
     @torch.no_grad()
-    def _points(self, logits: Tensor, step: int, slots: tuple[int, ...]) -> Int64[Tensor, "b points"]:
+    def _points(self, logits: Tensor, plan: Planned) -> Int64[Tensor, "b points"]:
         count, pixels = int(self.config.points or 0), logits[0, 0].numel()
         chosen = []
-        for view, source in zip(logits, draws(self.seed, "points", step, slots), strict=True):
-            generator = torch.Generator(view.device).manual_seed(int(source.integers(1 << 62)))
+        for view, seed in zip(logits, plan["seeds"].tolist(), strict=True):
+            generator = torch.Generator(view.device).manual_seed(seed)
             order = torch.randperm(pixels, generator=generator, device=view.device)
             if self.config.points_by == "random":
                 chosen.append(order[:count])

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
+from jaxtyping import Float64
 from torch import Tensor
 
 from ..data.config import ViewConfig
@@ -17,6 +19,7 @@ from ..data.views import in_boxes, partner, plan_cutmix, plan_strong, strong_vie
 from ..errors import ConfigError
 from ..models.segmenter import Segmenter
 from ..models.teacher import AveragedTeacher
+from ..plan import Plan, Planned, part, under
 from ..pseudo.target import Prediction, Psi, Statistics, Target
 from .config import MethodConfig
 from .loss import Loss
@@ -24,18 +27,16 @@ from .loss import Loss
 
 @dataclass(frozen=True)
 class Step:
-    """A micro-batch, and where in the run it stands."""
+    """A micro-batch, and all that its step needs beside: tensors, and nothing that the host has to say."""
 
-    index: int
-    """The optimiser step, from 0."""
-    progress: float
-    """Share of the run that is done, from 0 to 1."""
     labeled: Views
     unlabeled: Views | None
     labeled_pixels: Tensor
     """Of the whole step, over all micro-batches and processes: what the loss is divided by."""
     unlabeled_pixels: Tensor
     """Likewise the unlabelled ones, padding left out."""
+    plan: Planned
+    """What `Method.plan` decided."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,17 @@ class Losses:
     parts: dict[str, Tensor]
     """What the total is made of, before lambda; for the record."""
     statistics: Statistics = field(default_factory=dict)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the rows of `table`; the same at every step of a method."""
+        return ("loss", *(f"loss/{name}" for name in self.parts), *self.statistics)
+
+    def table(self) -> Float64[Tensor, "k 2"]:
+        """A row for each name: a sum and what it is a share of; 0 for losses, which are shares of nothing."""
+        nothing = torch.zeros_like(self.total, dtype=torch.float64)
+        rows = [(loss, nothing) for loss in (self.total, *self.parts.values())] + list(self.statistics.values())
+        return torch.stack([number.detach().double() for row in rows for number in row]).view(-1, 2)
 
 
 @dataclass
@@ -55,13 +67,15 @@ class Setting:
     loss: Loss
     config: MethodConfig
     views: ViewConfig
+    crop: int
+    """Height and width of a view."""
     seed: int = 0
     autocast: Callable[[], AbstractContextManager[object]] = nullcontext
     """Entered around every forward pass."""
 
 
 class Method(ABC):
-    """One algorithm: `losses` of a step; then the optimiser; then `follow`."""
+    """One algorithm: the `plan` of a step, its `losses`; then the optimiser; then `follow`."""
 
     needs_unlabeled: ClassVar[bool] = True
     default_decay: ClassVar[float] = 0.996
@@ -72,7 +86,7 @@ class Method(ABC):
 
     def __init__(self, setting: Setting) -> None:
         self.student, self.psi, self.loss = setting.student, setting.psi, setting.loss
-        self.config, self.views, self.seed = setting.config, setting.views, setting.seed
+        self.config, self.views, self.crop, self.seed = setting.config, setting.views, setting.crop, setting.seed
         self.autocast = setting.autocast
         decay = self.default_decay if self.config.teacher_decay is None else self.config.teacher_decay
         if not 0 <= decay <= 1:
@@ -85,11 +99,21 @@ class Method(ABC):
     def _averages(self, decay: float) -> bool:
         return decay > 0
 
-    @abstractmethod
-    def losses(self, step: Step) -> Losses: ...
+    def plan(self, index: int, progress: float, labeled: Sequence[int], unlabeled: Sequence[int]) -> Plan:
+        """What chance and the schedule decide in optimiser step `index`, counted from 0, for views at these places of
+        the global batch; `progress` is the share of the run that is done, from 0 to 1.
+        """
+        plan = {"weight": np.array(self.weight_at(progress), np.float32)}
+        if self.teacher is not None:
+            plan["decay"] = np.array(self.teacher.decay_at(index), np.float32)
+        return plan | under("points/labeled", self.loss.plan(index, labeled))
 
-    def follow(self, index: int) -> None:
-        """After the optimiser's step."""
+    @abstractmethod
+    def losses(self, step: Step) -> Losses:
+        """A function of tensors, of fixed shapes, that reads nothing back."""
+
+    def follow(self, index: int, plan: Planned) -> None:
+        """After the optimiser's step `index`."""
         if self.teacher is not None:
             self.teacher.update(self.student, index)
 
@@ -109,11 +133,8 @@ class Method(ABC):
 
     # ---- what methods are made of --------------------------------------------------------------
 
-    def weight(self, step: Step) -> float:
-        """Lambda, on its way up the ramp."""
-        return self.weight_at(step.progress)
-
     def weight_at(self, progress: float) -> float:
+        """Lambda, on its way up the ramp."""
         start, stop = self.config.ramp
         if progress >= stop:
             return self.config.weight
@@ -123,7 +144,7 @@ class Method(ABC):
         """The student's logits, to be learned from."""
         with self.autocast():
             logits: Tensor = self.student(image)
-        return logits.float()
+        return logits
 
     @torch.no_grad()
     def teach(self, image: Tensor) -> Tensor:
@@ -134,17 +155,21 @@ class Method(ABC):
         with self.autocast():
             logits: Tensor = model(image)
         self.student.train(learning)
-        return logits.float()
+        return logits
 
-    def target(
-        self, teacher_logits: Tensor, unlabeled: Views, student_logits: Tensor, labeled: Views
-    ) -> tuple[Target, Statistics]:
+    def plan_target(self, index: int, unlabeled: Sequence[int]) -> Plan:
+        """For `target` and `unlabeled_loss`."""
+        return under("psi", self.psi.plan(index, unlabeled)) | under(
+            "points/unlabeled", self.loss.plan(index, unlabeled)
+        )
+
+    def target(self, teacher_logits: Tensor, student_logits: Tensor, step: Step) -> tuple[Target, Statistics]:
         """Psi of the teacher's prediction, beside what the student says of the labelled views."""
-        assert labeled.leaf is not None
-        probs = self.student.probs
+        assert step.labeled.leaf is not None
+        assert step.unlabeled is not None
         return self.psi(
-            Prediction(probs(teacher_logits), unlabeled.valid, unlabeled.step, unlabeled.slots),
-            Prediction(probs(student_logits.detach()), labeled.leaf >= 0, labeled.step, labeled.slots),
+            Prediction(teacher_logits, step.unlabeled.valid, part(step.plan, "psi")),
+            Prediction(student_logits.detach(), step.labeled.leaf >= 0),
         )
 
     def labeled_loss(self, logits: Tensor, step: Step) -> Tensor:
@@ -152,20 +177,30 @@ class Method(ABC):
         leaf = step.labeled.leaf
         assert leaf is not None
         target = Target((leaf >= 0).float(), leaf.clamp(min=0))
-        return self.loss(logits, target, step.index, step.labeled.slots) / step.labeled_pixels
+        return self.loss(logits, target, part(step.plan, "points/labeled")) / step.labeled_pixels
 
     def unlabeled_loss(self, logits: Tensor, target: Target, step: Step) -> Tensor:
         """Eq. 2: the mean over all unlabelled pixels; those that count nothing still count in the mean."""
-        assert step.unlabeled is not None
-        return self.loss(logits, target, step.index, step.unlabeled.slots) / step.unlabeled_pixels
+        return self.loss(logits, target, part(step.plan, "points/unlabeled")) / step.unlabeled_pixels
 
-    def strong(self, views: Views, stream: str, colour: bool = True) -> tuple[Tensor, Tensor]:
+    def plan_view(self, stream: str, index: int, slots: Sequence[int], colour: bool = True) -> Plan:
+        """Of a strong view: its colours, unless they stay, and the boxes of CutMix. Two views need two streams."""
+        boxes = plan_cutmix(
+            seed=self.seed,
+            stream=stream,
+            step=index,
+            slots=slots,
+            size=(self.crop, self.crop),
+            probability=self.views.cutmix,
+        )
+        if not colour:
+            return under(stream, boxes)
+        colours = plan_strong(self.views, seed=self.seed, stream=stream, step=index, slots=slots)
+        return under(stream, colours | boxes)
+
+    def strong(self, image: Tensor, plan: Planned) -> tuple[Tensor, Tensor]:
         """A strong view with CutMix, and the boxes that come from the partner."""
-        key: Any = {"seed": self.seed, "stream": stream, "step": views.step, "slots": views.slots}
-        image, size = views.image, (views.image.shape[-2], views.image.shape[-1])
-        plan = plan_strong(self.views, **key) | plan_cutmix(size=size, probability=self.views.cutmix, **key)
-        here = {name: torch.from_numpy(array).to(image.device) for name, array in plan.items()}
-        if colour:
-            image = strong_view(image, here)
-        boxes = in_boxes(here["boxes"], size)
+        if "factors" in plan:
+            image = strong_view(image, plan)
+        boxes = in_boxes(plan["boxes"], (image.shape[-2], image.shape[-1]))
         return torch.where(boxes[:, None], partner(image), image), boxes

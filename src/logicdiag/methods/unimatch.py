@@ -12,13 +12,15 @@ batch, as all our draws are. The paper has lambda = 1 and no averaged teacher (`
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..data.loader import Views
 from ..data.views import draws
 from ..errors import ConfigError
+from ..plan import Plan, Planned, part, under
 from .method import Losses, Method, Setting, Step
 
 STRONG, FEATURES = 0.25, 0.5
@@ -30,41 +32,55 @@ class UniMatch(Method):
         if not 0 <= self.config.feature_dropout < 1:
             raise ConfigError(f"method.feature_dropout is {self.config.feature_dropout}, expected from 0 to below 1")
 
+    def plan(self, index: int, progress: float, labeled: Sequence[int], unlabeled: Sequence[int]) -> Plan:
+        plan = super().plan(index, progress, labeled, unlabeled) | self.plan_target(index, unlabeled)
+        for stream in ("strong", "strong2"):
+            plan |= self.plan_view(stream, index, unlabeled)
+        return plan | under("kept", self._plan_features(index, unlabeled))
+
     def losses(self, step: Step) -> Losses:
-        labeled, unlabeled = step.labeled, step.unlabeled
+        unlabeled = step.unlabeled
         assert unlabeled is not None
         weak = self.teach(unlabeled.image)
-        first, first_boxes = self.strong(unlabeled, "strong")
-        second, second_boxes = self.strong(unlabeled, "strong2")
-        on_labeled, on_first, on_second, on_dropped = self._forward(labeled, unlabeled, first, second)
-        target, statistics = self.target(weak, unlabeled, on_labeled, labeled)
+        first, first_boxes = self.strong(unlabeled.image, part(step.plan, "strong"))
+        second, second_boxes = self.strong(unlabeled.image, part(step.plan, "strong2"))
+        images = (step.labeled.image, unlabeled.image, first, second)
+        on_labeled, on_dropped, on_first, on_second = self._forward(images, part(step.plan, "kept"))
+        target, statistics = self.target(weak, on_labeled, step)
         supervised = self.labeled_loss(on_labeled, step)
         strong = self.unlabeled_loss(on_first, target.mixed(first_boxes), step)
         strong = strong + self.unlabeled_loss(on_second, target.mixed(second_boxes), step)
         features = self.unlabeled_loss(on_dropped, target, step)
         consistency = STRONG * strong + FEATURES * features
-        total = supervised + self.weight(step) * consistency
+        total = supervised + step.plan["weight"] * consistency
         parts = {"labeled": supervised, "unlabeled": consistency, "features": features}
         return Losses(total, parts, statistics)
 
-    def _forward(self, labeled: Views, unlabeled: Views, first: Tensor, second: Tensor) -> tuple[Tensor, ...]:
-        """One pass of the encoder over everything, one of the decoder with the dropped features beside."""
-        count, more = len(labeled), len(unlabeled)
-        images = torch.cat([labeled.image, unlabeled.image, first, second])
+    def _forward(self, images: tuple[Tensor, Tensor, Tensor, Tensor], kept: Planned) -> tuple[Tensor, ...]:
+        """One pass of the encoder over labelled, weak and both strong views, and one of the decoder, for which features
+        of the weak ones are dropped.
+        """
+        count, more = len(images[0]), len(images[1])
+        weak, size = slice(count, count + more), (images[0].shape[-2], images[0].shape[-1])
         with self.autocast():
-            features = self.student.features(images)
-            weak = slice(count, count + more)
+            features = self.student.features(torch.cat(images))
             decoded = tuple(
-                torch.cat([f[:count], self._drop(f[weak], unlabeled, level), f[count + more :]])
+                torch.cat([f[:count], self._drop(f[weak], kept[str(level)]), f[count + more :]])
                 for level, f in enumerate(features)
             )
-            size = (images.shape[-2], images.shape[-1])
-            logits = self.student.decode(decoded, size).float()
-        on_labeled, on_dropped, on_first, on_second = logits.split([count, more, more, more])
-        return on_labeled, on_first, on_second, on_dropped
+            logits = self.student.decode(decoded, size)
+        parts: tuple[Tensor, ...] = logits.split([len(image) for image in images])
+        return parts
 
-    def _drop(self, features: Tensor, views: Views, level: int) -> Tensor:
-        p, channels = self.config.feature_dropout, features.shape[1]
-        kept = [g.random(channels) >= p for g in draws(self.seed, f"features{level}", views.step, views.slots)]
-        mask = torch.from_numpy(np.stack(kept)).to(features.device, features.dtype)
-        return features * (mask / (1 - p))[:, :, None, None]
+    def _plan_features(self, index: int, slots: Sequence[int]) -> Plan:
+        """Which channels of each of the two feature maps are kept."""
+        encoder, p = self.student.encoder, self.config.feature_dropout
+        plan = {}
+        for level, channels in enumerate((encoder.low_channels, encoder.high_channels)):
+            sources = draws(self.seed, f"features{level}", index, slots)
+            plan[str(level)] = np.stack([source.random(channels) >= p for source in sources])
+        return plan
+
+    def _drop(self, features: Tensor, kept: Tensor) -> Tensor:
+        scale = kept.to(features.dtype) / (1 - self.config.feature_dropout)
+        return features * scale[:, :, None, None]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -11,6 +12,7 @@ from ..data.views import draws
 from ..errors import choose
 from ..logic.diagnosis import Degrees, Diagnoser
 from ..logic.repair import Result
+from ..plan import Plan
 from .target import Prediction, Statistics, Target, counted
 
 WEIGHTS = {
@@ -42,11 +44,17 @@ class Diagnosis:
         self.single_leaf = kb.families == "CDE" and kb.root_holds and diagnoser.strategy != "soft"
         """Whether every repaired label is a path to one leaf."""
 
+    def plan(self, step: int, slots: Sequence[int]) -> Plan:
+        """A seed for each view."""
+        sources = draws(self.seed, "diagnosis", step, slots)
+        return {"seeds": np.array([source.integers(1 << 62) for source in sources], np.int64)}
+
     @torch.no_grad()
     def __call__(self, unlabeled: Prediction, labeled: Prediction) -> tuple[Target, Statistics]:
-        degrees = self._degrees(unlabeled, labeled)
-        result = self._diagnose(unlabeled, degrees)
-        weight = self._weight(unlabeled, result)
+        probs = unlabeled.logits.float().sigmoid()
+        degrees = self._degrees((probs, unlabeled.valid), (labeled.logits.float().sigmoid(), labeled.valid))
+        result = self._diagnose(probs, unlabeled, degrees)
+        weight = self._weight(probs, unlabeled.valid, result)
         labels: Tensor | None = None
         if not self.single_leaf:
             labels = result.revised.to(weight.dtype) if result.expected is None else result.expected
@@ -54,34 +62,35 @@ class Diagnosis:
         statistics: Statistics = {"conflict": (result.conflict.sum(), unlabeled.valid.sum())}
         return target, statistics | counted(target, unlabeled.valid)
 
-    def _degrees(self, *predictions: Prediction) -> Degrees:
+    def _degrees(self, *pixels: tuple[Tensor, Tensor]) -> Degrees:
+        """Of probabilities, and which of their pixels are valid."""
         if not self.diagnoser.uses_truth_degrees:
             return {}
-        meter = self.diagnoser.meter(predictions[0].probs.device)
-        for prediction in predictions:
-            self.diagnoser.measure(meter, prediction.probs, 1, prediction.valid)
+        meter = self.diagnoser.meter(pixels[0][0].device)
+        for probs, valid in pixels:
+            self.diagnoser.measure(meter, probs, 1, valid)
         if self.reduce is not None:
             meter.reduce(self.reduce)
         return meter.degrees()
 
-    def _diagnose(self, p: Prediction, degrees: Degrees) -> Result:
+    def _diagnose(self, probs: Tensor, p: Prediction, degrees: Degrees) -> Result:
         if self.diagnoser.strategy not in DRAWN:
-            return self.diagnoser(p.probs, 1, p.valid, None, degrees)
+            return self.diagnoser(probs, 1, p.valid, None, degrees)
         results = []
-        for i, source in enumerate(draws(self.seed, "diagnosis", p.step, p.slots)):
-            generator = torch.Generator(p.probs.device).manual_seed(int(source.integers(1 << 62)))
+        for i, seed in enumerate(p.plan["seeds"].tolist()):
+            generator = torch.Generator(probs.device).manual_seed(seed)
             one = slice(i, i + 1)
-            results.append(self.diagnoser(p.probs[one], 1, p.valid[one], generator, degrees))
+            results.append(self.diagnoser(probs[one], 1, p.valid[one], generator, degrees))
         return _together(results)
 
-    def _weight(self, p: Prediction, result: Result) -> Tensor:
+    def _weight(self, probs: Tensor, valid: Tensor, result: Result) -> Tensor:
         if self.weight == "one":
-            return p.valid.to(result.log_prob.dtype)
+            return valid.to(result.log_prob.dtype)
         weight = result.log_prob.exp()
         if self.weight == "confidence":
-            sure = torch.where(result.revised, p.probs, 1 - p.probs).amin(dim=1)
+            sure = torch.where(result.revised, probs, 1 - probs).amin(dim=1)
             weight = weight * sure.to(weight.dtype)
-        return weight * p.valid
+        return weight * valid
 
 
 def _together(results: list[Result]) -> Result:

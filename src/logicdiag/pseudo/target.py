@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import torch
@@ -10,6 +11,7 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from ..data.views import partner
+from ..plan import Plan, Planned
 
 
 @dataclass(frozen=True)
@@ -43,12 +45,12 @@ Statistics = dict[str, tuple[Tensor, Tensor]]
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a network says of some views: probabilities, which pixels are meant, and which views they are."""
+    """What a network says of some views, which pixels are meant, and what psi has planned for them."""
 
-    probs: Float[Tensor, "b c h w"]
+    logits: Float[Tensor, "b c h w"]
+    """In the model's own type of number; psi makes probabilities of them, in float32."""
     valid: Bool[Tensor, "b h w"]
-    step: int = 0
-    slots: tuple[int, ...] = ()
+    plan: Planned = field(default_factory=dict)
 
 
 class Psi(Protocol):
@@ -56,6 +58,10 @@ class Psi(Protocol):
 
     `labeled` is what the student says of the labelled views, for those who measure something over the whole batch.
     """
+
+    def plan(self, step: int, slots: Sequence[int]) -> Plan:
+        """What is drawn for the views of a step, each at its place of the global batch."""
+        ...
 
     def __call__(self, unlabeled: Prediction, labeled: Prediction) -> tuple[Target, Statistics]: ...
 

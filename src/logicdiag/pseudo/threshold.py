@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from ..errors import ConfigError
 from ..logic.hierarchy import Hierarchy
+from ..plan import Plan
 from .target import Prediction, Statistics, Target, counted
 
 
@@ -19,11 +22,18 @@ class Threshold:
         self.threshold = threshold
         self.leaf_channels = torch.tensor(hierarchy.leaf_indices) if head == "hierarchical" else None
 
+    def plan(self, step: int, slots: Sequence[int]) -> Plan:
+        return {}
+
     def __call__(self, unlabeled: Prediction, labeled: Prediction) -> tuple[Target, Statistics]:
-        confidence, leaf = self._leaves(unlabeled.probs).max(dim=1)
+        confidence, leaf = self._leaves(unlabeled.logits.float()).max(dim=1)
         weight = ((confidence >= self.threshold) & unlabeled.valid).to(confidence.dtype)
         target = Target(weight, leaf)
         return target, counted(target, unlabeled.valid)
 
-    def _leaves(self, probs: Tensor) -> Tensor:
-        return probs if self.leaf_channels is None else probs.index_select(1, self.leaf_channels.to(probs.device))
+    def _leaves(self, logits: Tensor) -> Tensor:
+        if self.leaf_channels is None:
+            return logits.softmax(dim=1)
+        if self.leaf_channels.device != logits.device:
+            self.leaf_channels = self.leaf_channels.to(logits.device)
+        return logits.index_select(1, self.leaf_channels).sigmoid()
