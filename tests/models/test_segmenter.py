@@ -5,7 +5,8 @@ import torch
 from torch import nn
 
 from logicdiag.errors import OptionError
-from logicdiag.models.decoder import Decoder, ImagePooling, resize
+from logicdiag.models.decoder import Decoder, ImagePooling
+from logicdiag.models.resize import resize
 from tests.models.tester import HIERARCHY, built, images
 
 

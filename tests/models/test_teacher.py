@@ -45,6 +45,20 @@ def test_first_step_and_decay_zero_are_copies_bit_for_bit():
             assert torch.equal(value, student.state_dict()[key]), key
 
 
+def test_a_decay_on_the_device_is_the_same_average():
+    """As a captured step gives it: `step` then counts for nothing."""
+    student = built(encoder="small")
+    plain, captured = AveragedTeacher(student, decay=0.6), AveragedTeacher(student, decay=0.6)
+    for step in range(4):
+        changed(student, step)
+        plain.update(student, step)
+        captured.update(student, 0, torch.tensor(plain.decay_at(step)))
+        for key, value in plain.state_dict().items():
+            torch.testing.assert_close(captured.state_dict()[key], value, msg=key)
+            if step == 0:
+                assert torch.equal(captured.state_dict()[key], value), key
+
+
 def test_is_apart_from_the_student_and_never_trained():
     student = built(encoder="small")
     teacher = AveragedTeacher(student)

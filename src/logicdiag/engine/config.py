@@ -49,6 +49,14 @@ class TrainConfig:
     """The same seed, the same run."""
     device: str = "auto"
     """auto (a GPU if there is one), cpu, cuda, cuda:1, mps."""
+    compile: bool | None = None
+    """Whether the networks are compiled (torch.compile), which takes a minute or two at the start; null: on one GPU, in
+    runs of at least 2000 steps.
+    """
+    capture: bool | None = None
+    """Whether the step is captured as one CUDA graph and replayed, so that no kernel waits for its launch; null:
+    wherever that is possible.
+    """
     log_every: int = 20
     """Steps between two lines of metrics.jsonl."""
     val_every: int | None = None

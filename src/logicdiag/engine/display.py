@@ -38,7 +38,12 @@ class Display:
             expand=True,
         )
         self.task = self.bar.add_task("train", total=steps, completed=start, told="")
-        self.begun, self.first, self.said = time.monotonic(), start, 0.0
+        self.said = 0.0
+        self.begin(start)
+
+    def begin(self, done: int) -> None:
+        """Count the rate from here on."""
+        self.begun, self.first = time.monotonic(), done
 
     def __enter__(self) -> Display:
         self.bar.start()

@@ -66,6 +66,11 @@ class World:
         if self.size > 1:
             dist.barrier()
 
+    def finish(self) -> None:
+        """Wait until the device has done all it was given."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
     def any(self, flag: bool) -> bool:
         """Whether it holds in some process."""
         if self.size == 1:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,14 +14,24 @@ from ..models.segmenter import Segmenter
 from ..plan import Plan, Planned
 from .config import OptimizerConfig
 
-OPTIMIZERS: dict[str, Callable[[list[dict[str, object]], OptimizerConfig], torch.optim.Optimizer]] = {
-    "sgd": lambda groups, c: torch.optim.SGD(groups, c.lr, c.momentum, weight_decay=c.weight_decay),
-    "adamw": lambda groups, c: torch.optim.AdamW(groups, c.lr, weight_decay=c.weight_decay),
+OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "sgd": lambda groups, c, fused: torch.optim.SGD(
+        groups, c.lr, c.momentum, weight_decay=c.weight_decay, fused=fused or None
+    ),
+    "adamw": lambda groups, c, fused: torch.optim.AdamW(
+        groups, c.lr, weight_decay=c.weight_decay, fused=fused or None, capturable=fused
+    ),
 }
+HOW = ("foreach", "fused", "capturable")
+"""Settings of a group that say how a machine computes, and not what."""
 
 
 class Optimizer:
-    """One step: set the rate, unscale, clip, move. Gradients must already be those of all processes."""
+    """One step: set the rate, unscale, clip, move. Gradients must already be those of all processes.
+
+    On CUDA a step is one fused call for each group, its rates are tensors, and the state is there from the beginning,
+    so that a step can be captured.
+    """
 
     def __init__(self, model: Segmenter, config: OptimizerConfig, steps: int, precision: str, device: str) -> None:
         choose("optimizer.name", config.name, OPTIMIZERS)
@@ -34,7 +45,12 @@ class Optimizer:
         self.times = {"encoder": 1.0, "decoder": config.head_lr}
         found = model.parameter_groups()
         self.parameters = [parameter for parameters in found.values() for parameter in parameters]
-        self.inner = OPTIMIZERS[config.name]([{"params": found[name], "name": name} for name in found], config)
+        self.fused = device == "cuda"
+        groups = [{"params": found[name], "name": name} for name in found]
+        self.inner = OPTIMIZERS[config.name](groups, config, self.fused)
+        if self.fused and config.name == "sgd" and config.momentum:
+            for parameter in self.parameters:  # from 0 the first step is the gradient, as torch has it
+                self.inner.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
         self.scaler = torch.amp.GradScaler(device, enabled=precision == "fp16")
 
     def rate(self, step: int) -> float:
@@ -54,7 +70,8 @@ class Optimizer:
         self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
 
     def step(self, step: int, plan: Planned) -> None:
-        for group, rate in zip(self.inner.param_groups, self.rates(step), strict=True):
+        rates = plan["rates"].unbind() if self.fused else self.rates(step)
+        for group, rate in zip(self.inner.param_groups, rates, strict=True):
             group["lr"] = rate
         if self.config.clip is not None:
             self.scaler.unscale_(self.inner)
@@ -64,8 +81,18 @@ class Optimizer:
         self.inner.zero_grad(set_to_none=True)
 
     def state_dict(self) -> dict[str, object]:
-        return {"inner": self.inner.state_dict(), "scaler": self.scaler.state_dict()}
+        inner = self.inner.state_dict()
+        for group in inner["param_groups"]:
+            group["lr"] = self.config.lr  # that of a step follows from the step
+        return {"inner": inner, "scaler": self.scaler.state_dict()}
 
-    def load_state_dict(self, state: dict[str, dict[str, object]]) -> None:
-        self.inner.load_state_dict(state["inner"])
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Also of a run on another kind of device."""
+        how = [{key: group[key] for key in HOW if key in group} for group in self.inner.param_groups]
+        groups = [saved | mine for saved, mine in zip(state["inner"]["param_groups"], how, strict=True)]
+        self.inner.load_state_dict({**state["inner"], "param_groups": groups})
+        for parameter, values in self.inner.state.items():
+            for name, value in values.items():
+                if value.shape == parameter.shape and value.stride() != parameter.stride():
+                    values[name] = torch.empty_like(parameter).copy_(value)
         self.scaler.load_state_dict(state["scaler"])

@@ -144,6 +144,13 @@ def create_run(path: Path, config: Config, base: Path, dataset: Dataset, facts: 
     return Run(path, config, dataset.hierarchy, record)
 
 
+def note(path: Path, facts: dict[str, Any]) -> None:
+    """Add what only training itself could find out to the record."""
+    record = json.loads((path / "record.json").read_text("utf-8")) | facts
+    with written_whole([path / "record.json"]) as [part]:
+        part.write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", "utf-8")
+
+
 def versions() -> dict[str, str]:
     found = {"python": platform.python_version(), "platform": f"{platform.system()} {platform.machine()}"}
     for name in VERSIONED:

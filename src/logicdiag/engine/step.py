@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
-from ..data.loader import Views
 from ..data.views import draws
-from ..errors import ProbabilityError
+from ..errors import ProbabilityError, RunError
 from ..methods.method import Method, Step
-from ..plan import Plan, Planned, moved, under
+from ..plan import Plan, Planned, moved, part, under
+from .capture import Batches, Capture, Recorder
 from .config import TrainConfig
 from .distributed import World
 from .optimizer import Optimizer
 from .record import Record
 from .watch import diverged
-
-Batches = Sequence[tuple[Views, Views | None]]
-"""The labelled and unlabelled views of each micro-batch of a step."""
 
 
 class Stepper:
@@ -27,12 +24,45 @@ class Stepper:
 
     def __init__(self, method: Method, optimizer: Optimizer, record: Record, here: World, config: TrainConfig) -> None:
         self.method, self.optimizer, self.record, self.here, self.config = method, optimizer, record, here, config
+        self.capture: Capture | None = None
+        self.warn: Callable[[str], None] = lambda _: None
+
+    def capture_with(self, recorder: Recorder, warn: Callable[[str], None]) -> None:
+        """Capture a step from now on, after the first ones, and replay it."""
+        self.capture, self.warn = Capture(self.move, self.here.device, recorder), warn
 
     def __call__(self, index: int, batches: Batches) -> None:
-        (chance,) = draws(self.config.seed, "dropout", index, (self.here.rank,))
-        torch.manual_seed(int(chance.integers(1 << 62)))  # for what the network itself draws
-        self.move(index, batches, [moved(plan, self.here.device) for plan in self.plans(index, batches)])
+        self._seed(index)
+        plans = self.plans(index, batches)
+        if self.capture is None:
+            self._plainly(index, batches, plans)
+        else:
+            self._captured(self.capture, index, batches, plans)
         self.record.steps += 1
+
+    def _seed(self, index: int) -> None:
+        """For what the network itself draws; a captured step starts from there too."""
+        (chance,) = draws(self.config.seed, "dropout", index, (self.here.rank,))
+        torch.manual_seed(int(chance.integers(1 << 62)))
+
+    def _plainly(self, index: int, batches: Batches, plans: Sequence[Plan]) -> None:
+        self.move(index, batches, [moved(plan, self.here.device) for plan in plans])
+
+    def _captured(self, capture: Capture, index: int, batches: Batches, plans: Sequence[Plan]) -> None:
+        capturing = capture.captured is None and not capture.left
+        try:
+            capture(index, batches, plans)
+        except RuntimeError as error:
+            if not capturing:
+                raise
+            reason = str(error.__context__ or error).splitlines()[0]
+            if self.config.capture:
+                raise RunError(f"train.capture is true, but the step could not be captured: {reason}") from error
+            self.warn(f"the step could not be captured, and is slower: {reason}")
+            self.capture = None
+            self.optimizer.inner.zero_grad(set_to_none=True)
+            self._seed(index)
+            self._plainly(index, batches, plans)  # none of it had run
 
     def plans(self, index: int, batches: Batches) -> list[Plan]:
         progress = index / self.config.steps
@@ -52,7 +82,7 @@ class Stepper:
             self.optimizer.backward(losses.total)
             self.record.add(losses.names, losses.table())
         self.here.add_gradients(self.optimizer.parameters)
-        self.optimizer.step(index, plans[0])
+        self.optimizer.step(index, part(plans[0], "optimizer"))
         self.method.follow(index, plans[0])
 
     def pixels(self, batches: Batches) -> tuple[Tensor, Tensor]:

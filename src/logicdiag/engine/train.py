@@ -42,7 +42,10 @@ def train(
     return open_run(out)
 
 
-MAY_MOVE = ("data.root", "data.labeled", "data.unlabeled", "data.val", "data.workers", "data.cache", "train.device")
+MAY_MOVE = (
+    *(f"data.{key}" for key in ("root", "labeled", "unlabeled", "val", "workers", "cache")),
+    *(f"train.{key}" for key in ("device", "compile", "capture")),
+)
 """Settings that may be others when a run goes on: where things are, and not what is learned; lists are compared."""
 
 

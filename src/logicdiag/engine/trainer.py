@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -22,16 +23,18 @@ from ..models.segmenter import build_model
 from ..pseudo.build import build_knowledge, build_psi
 from ..pseudo.target import Psi
 from ..pseudo.threshold import Threshold
+from .capture import FIRST, CudaRecorder, wants_capture
 from .check import check
 from .config import Config
 from .display import Display
 from .distributed import World
 from .evaluate import evaluate_model
+from .fast import compile_method, compile_problem, in_order, searched, wants_compiling
 from .inference import autocast
 from .log import open_log, val_line, val_text
 from .optimizer import Optimizer
 from .record import Record
-from .run import save_checkpoint
+from .run import note, save_checkpoint
 from .step import Stepper
 from .stop import Interrupted, stop_signals
 from .watch import Watch, diverged
@@ -59,10 +62,14 @@ class Trainer:
         model = build_model(config.model, dataset.hierarchy, base).to(here.device)
         self.model = share_batch_norm(model).train()
         here.same(self.model)
+        if here.device.type == "cuda":
+            in_order(self.model)
+        psi = self._psi()
+        self.compiles, self.captures = wants_compiling(t, here), wants_capture(config, psi, here)
         self.method = build_method(
             Setting(
                 self.model,
-                self._psi(),
+                psi,
                 Loss(config.loss, dataset.hierarchy, config.model.head, t.seed),
                 config.method,
                 config.data.views,
@@ -125,6 +132,28 @@ class Trainer:
 
     # ---- the loop ------------------------------------------------------------------------------
 
+    def prepare(self, warn: Callable[[str], None]) -> int:
+        """Compile and capture what is to be; how many of the next steps take part in it."""
+        if self.compiles and (problem := compile_problem(self.here.device)) is not None:
+            warn(f"the networks are not compiled, and training is slower: {problem}")
+            self.compiles = False
+        if self.compiles:
+            compile_method(self.method)
+        if self.captures:
+            self.stepper.capture_with(CudaRecorder(), warn)
+        return FIRST + 1 if self.captures else int(self.compiles)
+
+    def _started(self, display: Display, steps: int, seconds: float) -> None:
+        """Say and keep what the start took."""
+        captured = self.stepper.capture is not None
+        done = ["compiling the networks"] * self.compiles + ["capturing the step"] * captured
+        first = "the first step" if steps == 1 else f"the first {steps} steps"
+        display.say(f"{first} took {seconds:.0f} s, {' and '.join(done) or 'nothing'} included")
+        display.begin(self.done)
+        if self.here.is_first:
+            start = {"steps": steps, "seconds": seconds, "compiled": self.compiles, "captured": captured}
+            note(self.path, {"start": start})
+
     def run(self, observe: Callable[[Trainer], None] | None = None) -> None:
         t = self.config.train
         with ExitStack() as stack:
@@ -136,9 +165,15 @@ class Trainer:
             display.say(self._told())
             if (advice := self._advice()) is not None:
                 display.warn(advice)
+            begun, first = time.perf_counter(), self.done
+            ready = first + self.prepare(display.warn)
+            stack.enter_context(searched(self.here.device))
             while self.done < t.steps:
                 self._step(next(batches))
                 self.done += 1
+                if self.done == ready:
+                    self.here.finish()
+                    self._started(display, ready - first, time.perf_counter() - begun)
                 display.step(self.done)
                 if observe is not None:
                     observe(self)
@@ -199,18 +234,19 @@ class Trainer:
     def _validate(self, log: Callable[[dict[str, Any]], None], display: Display, watch: Watch) -> bool:
         """Evaluate on `data.val`; whether it is the best so far."""
         self._refuse_no_numbers()
-        found = evaluate_model(
-            self.method.evaluated,
-            self.dataset.val,
-            self.dataset.hierarchy,
-            self.knowledge,
-            self.config.inference,
-            self.here.device,
-            self.config.train.precision,
-            rank=self.here.rank,
-            world=self.here.size,
-            workers=self.config.data.workers,
-        )
+        with searched(self.here.device, False):  # images come in many sizes
+            found = evaluate_model(
+                self.method.evaluated,
+                self.dataset.val,
+                self.dataset.hierarchy,
+                self.knowledge,
+                self.config.inference,
+                self.here.device,
+                self.config.train.precision,
+                rank=self.here.rank,
+                world=self.here.size,
+                workers=self.config.data.workers,
+            )
         log({"step": self.done, **val_line(found)})
         display.say(f"step {self.done}: {val_text(found)}")
         if self.done > max(SETTLED * self.config.train.steps, BEGINNER):

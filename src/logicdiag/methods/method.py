@@ -24,6 +24,8 @@ from ..pseudo.target import Prediction, Psi, Statistics, Target
 from .config import MethodConfig
 from .loss import Loss
 
+Network = Callable[..., Any]
+
 
 @dataclass(frozen=True)
 class Step:
@@ -92,12 +94,19 @@ class Method(ABC):
         if not 0 <= decay <= 1:
             raise ConfigError(f"method.teacher_decay is {decay}, expected a number from 0 to 1, or null")
         self.teacher = AveragedTeacher(self.student, decay) if self._averages(decay) else None
+        self.learn: Network = self.student
+        self.label: Network = self.student if self.teacher is None else self.teacher
         start, stop = self.config.ramp
         if not 0 <= start <= stop <= 1:
             raise ConfigError(f"method.ramp is [{start}, {stop}], expected two rising shares of the run, from 0 to 1")
 
     def _averages(self, decay: float) -> bool:
         return decay > 0
+
+    def compile(self, compiled: Callable[[Network], Network]) -> None:
+        """Call the networks through a compiler from now on; who evaluates them calls them as they are."""
+        self.learn = compiled(self.student)
+        self.label = self.learn if self.teacher is None else compiled(self.teacher.model)
 
     def plan(self, index: int, progress: float, labeled: Sequence[int], unlabeled: Sequence[int]) -> Plan:
         """What chance and the schedule decide in optimiser step `index`, counted from 0, for views at these places of
@@ -115,7 +124,8 @@ class Method(ABC):
     def follow(self, index: int, plan: Planned) -> None:
         """After the optimiser's step `index`."""
         if self.teacher is not None:
-            self.teacher.update(self.student, index)
+            decay = plan["decay"] if self.student.leaf_channels.is_cuda else None
+            self.teacher.update(self.student, index, decay)
 
     @property
     def evaluated(self) -> Segmenter:
@@ -143,18 +153,19 @@ class Method(ABC):
     def predict(self, image: Tensor) -> Tensor:
         """The student's logits, to be learned from."""
         with self.autocast():
-            logits: Tensor = self.student(image)
+            logits: Tensor = self.learn(image)
         return logits
 
     @torch.no_grad()
     def teach(self, image: Tensor) -> Tensor:
         """The teacher's logits: of the averaged one, or of the student as it is at inference."""
-        model = self.student if self.teacher is None else self.teacher
-        learning = self.student.training
-        model.eval()
+        learning = self.teacher is None and self.student.training
+        if learning:
+            self.student.eval()
         with self.autocast():
-            logits: Tensor = model(image)
-        self.student.train(learning)
+            logits: Tensor = self.label(image)
+        if learning:
+            self.student.train()
         return logits
 
     def plan_target(self, index: int, unlabeled: Sequence[int]) -> Plan:
@@ -199,8 +210,8 @@ class Method(ABC):
         return under(stream, colours | boxes)
 
     def strong(self, image: Tensor, plan: Planned) -> tuple[Tensor, Tensor]:
-        """A strong view with CutMix, and the boxes that come from the partner."""
-        if "factors" in plan:
-            image = strong_view(image, plan)
+        """A strong view with CutMix, and where it comes from the partner."""
         boxes = in_boxes(plan["boxes"], (image.shape[-2], image.shape[-1]))
+        if "factors" in plan:
+            return strong_view(image, plan, plan["boxes"]), boxes
         return torch.where(boxes[:, None], partner(image), image), boxes

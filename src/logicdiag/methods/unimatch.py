@@ -12,7 +12,7 @@ batch, as all our draws are. The paper has lambda = 1 and no averaged teacher (`
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from torch import Tensor
 from ..data.views import draws
 from ..errors import ConfigError
 from ..plan import Plan, Planned, part, under
-from .method import Losses, Method, Setting, Step
+from .method import Losses, Method, Network, Setting, Step
 
 STRONG, FEATURES = 0.25, 0.5
 
@@ -31,6 +31,12 @@ class UniMatch(Method):
         super().__init__(setting)
         if not 0 <= self.config.feature_dropout < 1:
             raise ConfigError(f"method.feature_dropout is {self.config.feature_dropout}, expected from 0 to below 1")
+        self.features: Network = self.student.features
+        self.decode: Network = self.student.decode
+
+    def compile(self, compiled: Callable[[Network], Network]) -> None:
+        super().compile(compiled)
+        self.features, self.decode = compiled(self.student.features), compiled(self.student.decode)
 
     def plan(self, index: int, progress: float, labeled: Sequence[int], unlabeled: Sequence[int]) -> Plan:
         plan = super().plan(index, progress, labeled, unlabeled) | self.plan_target(index, unlabeled)
@@ -63,14 +69,13 @@ class UniMatch(Method):
         count, more = len(images[0]), len(images[1])
         weak, size = slice(count, count + more), (images[0].shape[-2], images[0].shape[-1])
         with self.autocast():
-            features = self.student.features(torch.cat(images))
+            features = self.features(torch.cat(images))
             decoded = tuple(
                 torch.cat([f[:count], self._drop(f[weak], kept[str(level)]), f[count + more :]])
                 for level, f in enumerate(features)
             )
-            logits = self.student.decode(decoded, size)
-        parts: tuple[Tensor, ...] = logits.split([len(image) for image in images])
-        return parts
+            logits: Tensor = self.decode(decoded, size)
+        return tuple(logits.split([len(image) for image in images]))
 
     def _plan_features(self, index: int, slots: Sequence[int]) -> Plan:
         """Which channels of each of the two feature maps are kept."""

@@ -7,6 +7,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from .resize import resize
+
 LOW_CHANNELS = 48
 
 
@@ -87,15 +89,6 @@ class ImagePooling(nn.Module):
             mean = norm(mean)
         out: Tensor = self.activation(mean)
         return out.expand(-1, -1, x.shape[-2], x.shape[-1])
-
-
-def resize(x: Float[Tensor, "b c _ _"], size: tuple[int, int]) -> Float[Tensor, "b c _ _"]:
-    """Bilinear, corners on corners.
-
-    Convolutions of stride 2 that pad both sides look at the pixels 0, s, 2s, ...: a side of k*s + 1 pixels (513, 769)
-    has features exactly at both its ends, as `align_corners=True` takes them to be.
-    """
-    return F.interpolate(x, size=size, mode="bilinear", align_corners=True)
 
 
 def _layer(inside: int, outside: int, kernel: int = 3, dilation: int = 1, separable: bool = False) -> nn.Sequential:

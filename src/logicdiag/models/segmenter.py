@@ -11,8 +11,9 @@ from torch import Tensor, nn
 
 from ..errors import OptionError, choose
 from ..logic.hierarchy import Hierarchy
-from .decoder import Decoder, resize
+from .decoder import Decoder
 from .encoder import Encoder, build_encoder
+from .resize import resize
 from .weights import load_weights
 
 HEADS = {
@@ -64,8 +65,9 @@ class Segmenter(nn.Module):
         return features
 
     def decode(self, features: tuple[Tensor, ...], size: tuple[int, int]) -> Float[Tensor, "b c h w"]:
-        """Logits of `size` (height, width)."""
-        return resize(self.classifier(self.decoder(*features)), (size[0], size[1]))
+        """Logits of `size` (height, width); those of one channel stand together in memory, as reasoning reads them."""
+        logits: Tensor = self.classifier(self.decoder(*features))
+        return resize(logits.contiguous(), (size[0], size[1]))
 
     def probs(self, logits: Float[Tensor, "b c *size"]) -> Float[Tensor, "b c *size"]:
         """One probability per channel, in float32 at least: half precision has no number between 1 - 1e-3 and 1."""

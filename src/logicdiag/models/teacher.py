@@ -35,15 +35,20 @@ class AveragedTeacher(nn.Module):
         return min(1 - 1 / (step + 1), self.decay)
 
     @torch.no_grad()
-    def update(self, student: nn.Module, step: int) -> None:
-        """Follow the student after optimiser step `step`, counted from 0; it may be wrapped (DDP, `torch.compile`)."""
-        decay = self.decay_at(step)
+    def update(self, student: nn.Module, step: int, decay: Tensor | None = None) -> None:
+        """Follow the student after optimiser step `step`, counted from 0; it may be wrapped (DDP, `torch.compile`).
+
+        `decay` is `decay_at(step)` as a tensor on the device, where the step is captured once and replayed with others.
+        """
         mine: list[Tensor] = list(self.model.parameters())
         theirs: list[Tensor] = list(student.parameters())
-        if decay == 0:
+        if decay is not None and mine:
+            torch._foreach_mul_(mine, decay)
+            torch._foreach_add_(mine, torch._foreach_mul(theirs, 1 - decay))
+        elif self.decay_at(step) == 0:
             _copy(mine, theirs)
         elif mine:
-            torch._foreach_lerp_(mine, theirs, 1 - decay)
+            torch._foreach_lerp_(mine, theirs, 1 - self.decay_at(step))
         _copy(list(self.model.buffers()), list(student.buffers()))
 
     @torch.no_grad()
@@ -58,5 +63,7 @@ class AveragedTeacher(nn.Module):
 
 
 def _copy(to: list[Tensor], source: list[Tensor]) -> None:
-    for mine, theirs in zip(to, source, strict=True):
-        mine.copy_(theirs)
+    """In one call for each type of number."""
+    for dtype in {tensor.dtype for tensor in to}:
+        pairs = [(mine, theirs) for mine, theirs in zip(to, source, strict=True) if mine.dtype == dtype]
+        torch._foreach_copy_([mine for mine, _ in pairs], [theirs for _, theirs in pairs])

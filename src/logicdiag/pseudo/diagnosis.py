@@ -44,6 +44,8 @@ class Diagnosis:
         self.single_leaf = kb.families == "CDE" and kb.root_holds and diagnoser.strategy != "soft"
         """Whether every repaired label is a path to one leaf."""
 
+    waits = True
+
     def plan(self, step: int, slots: Sequence[int]) -> Plan:
         """A seed for each view."""
         sources = draws(self.seed, "diagnosis", step, slots)

@@ -59,6 +59,11 @@ class Psi(Protocol):
     `labeled` is what the student says of the labelled views, for those who measure something over the whole batch.
     """
 
+    @property
+    def waits(self) -> bool:
+        """Whether a call on a GPU makes the host wait for numbers, so that no step with it can be captured."""
+        ...
+
     def plan(self, step: int, slots: Sequence[int]) -> Plan:
         """What is drawn for the views of a step, each at its place of the global batch."""
         ...

@@ -22,6 +22,8 @@ class Threshold:
         self.threshold = threshold
         self.leaf_channels = torch.tensor(hierarchy.leaf_indices) if head == "hierarchical" else None
 
+    waits = False
+
     def plan(self, step: int, slots: Sequence[int]) -> Plan:
         return {}
 

@@ -1,0 +1,245 @@
+"""Steps that are captured and replayed, here by a recorder that runs them again; and what must not be in a step."""
+
+from contextlib import ExitStack, contextmanager
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from logicdiag.data.open import open_dataset
+from logicdiag.engine.capture import FIRST, CudaRecorder, wants_capture
+from logicdiag.engine.distributed import World
+from logicdiag.engine.step import Stepper
+from logicdiag.engine.trainer import Trainer
+from logicdiag.errors import ConfigError, RunError
+from logicdiag.methods.build import METHODS
+
+from .small import config, same
+
+STILL = {
+    "optimizer": {"power": 0.0},
+    "psi": {"name": "threshold", "threshold": 0.1},
+    "model": {"dropout": 0.3},
+    "data": {"val": None},
+}
+"""Settings that do not change with the step, which on a CPU are not in the plan's tensors."""
+DECAY = {"supervised": 0.5, "fixmatch": 0.0, "mean_teacher": 0.5, "unimatch": 0.5, "algorithm1": None}
+
+
+def trainer(**changes):
+    c = config(**changes)
+    return Trainer(c, open_dataset(c.data), World(), None, None)
+
+
+def steps(made, count):
+    """The lines of metrics of some steps."""
+    lines = []
+    with ExitStack() as stack:
+        batches = made._batches(stack)
+        for _ in range(count):
+            made._step(next(batches))
+            made.done += 1
+            lines.append(made._line())
+    return lines
+
+
+class Again:
+    """Stands for a CUDA graph: what was recorded runs again, on what it was recorded with."""
+
+    def __init__(self):
+        self.calls = []
+
+    def aside(self, work):
+        self.calls.append("aside")
+        work()
+
+    def record(self, work):
+        self.calls.append("record")
+
+        def replay():
+            self.calls.append("replay")
+            work()
+
+        return replay
+
+
+@pytest.mark.parametrize("method", list(METHODS))
+def test_replayed_steps_are_the_steps(method):
+    """The views and the plan reach the step that was captured; weights, record and optimiser are where they were."""
+    changes = {**STILL, "method": {"name": method, "teacher_decay": DECAY[method], "ramp": [0.0, 1.0]}}
+    plain, captured = trainer(**changes), trainer(**changes)
+    recorder = Again()
+    captured.stepper.capture_with(recorder, pytest.fail)
+    assert steps(plain, 6) == steps(captured, 6)
+    assert recorder.calls == ["aside"] * FIRST + ["record"] + ["replay"] * (6 - FIRST)
+    same(plain.state(), captured.state())
+
+
+class Broken(Again):
+    def record(self, work):
+        self.calls.append("record")
+        raise RuntimeError("operation not permitted when stream is capturing\nand more")
+
+
+def test_a_step_that_cannot_be_captured_runs_as_it_is():
+    plain, captured = trainer(**STILL), trainer(**STILL)
+    recorder, said = Broken(), []
+    captured.stepper.capture_with(recorder, said.append)
+    assert steps(plain, 6) == steps(captured, 6)
+    same(plain.state(), captured.state())
+    assert said == [
+        "the step could not be captured, and is slower: operation not permitted when stream is capturing",
+    ]
+    assert recorder.calls == ["aside"] * FIRST + ["record"]
+
+
+def test_a_step_that_must_be_captured_and_cannot_ends_the_run():
+    made = trainer(**STILL)
+    made.stepper.config.capture = True
+    made.stepper.capture_with(Broken(), pytest.fail)
+    with pytest.raises(RunError, match="train.capture is true, but the step could not be captured: operation not"):
+        steps(made, FIRST + 1)
+
+
+def test_errors_of_a_step_are_not_taken_for_those_of_its_capture():
+    made = trainer(**STILL)
+    made.stepper.capture_with(Again(), pytest.fail)
+    made.method.losses = lambda step: (_ for _ in ()).throw(RuntimeError("out of luck"))
+    with pytest.raises(RuntimeError, match="out of luck"):
+        steps(made, 1)
+
+
+# ---- where steps are captured ----------------------------------------------------------------------------------------
+
+
+class Psi:
+    waits = False
+
+
+class Waits:
+    waits = True
+
+
+@pytest.mark.parametrize(
+    ("changes", "world", "psi", "reason"),
+    [
+        ({}, World(), Psi, "only steps on a CUDA device can be captured, and train.device is cpu"),
+        ({}, World(0, 2, "cuda"), Psi, "this run has 2 processes"),
+        ({"train": {"accumulate": 2}}, World(device="cuda"), Psi, "train.accumulate is 2"),
+        ({"train": {"precision": "fp16"}}, World(device="cuda"), Psi, "train.precision is fp16"),
+        ({"loss": {"points": 50}}, World(device="cuda"), Psi, "loss.points"),
+        ({}, World(device="cuda"), Waits, "psi.name is diagnosis"),
+    ],
+)
+def test_where_it_is_impossible(changes, world, psi, reason):
+    assert not wants_capture(config(**changes), psi(), world)
+    changes["train"] = {**changes.get("train", {}), "capture": True}
+    with pytest.raises(ConfigError, match=f"train.capture is true, but {reason}.*; leave it null"):
+        wants_capture(config(**changes), psi(), world)
+
+
+def test_where_it_is_possible():
+    here = World(device="cuda")
+    assert wants_capture(config(), Psi(), here)
+    assert wants_capture(config(train={"capture": True, "precision": "bf16"}), Psi(), here)
+    assert not wants_capture(config(train={"capture": False}), Psi(), here)
+
+
+def test_on_a_cpu_it_is_refused_before_anything_is_written():
+    with pytest.raises(ConfigError, match="train.capture is true, but only steps on a CUDA device"):
+        trainer(train={"capture": True})
+
+
+# ---- nothing is read back --------------------------------------------------------------------------------------------
+
+READS = ("_local_scalar_dense", "item", "nonzero", "is_nonzero", "equal", "masked_select", "_unique2", "unique_dim")
+
+
+class NothingRead(TorchDispatchMode):
+    """Fails where a number goes back to Python, or a shape depends on one: on a GPU the host would wait for it."""
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        name = function.overloadpacket.__name__
+        assert name not in READS, name
+        if name in ("index", "index_put_", "index_put"):
+            assert not any(i is not None and i.dtype == torch.bool for i in args[1]), f"{name} by a mask"
+        return function(*args, **(kwargs or {}))
+
+
+def test_the_watcher_sees_what_reads():
+    for read in (lambda x: float(x[0]), lambda x: bool(x[0]), lambda x: x[x > 0], lambda x: x.nonzero()):
+        with pytest.raises(AssertionError), NothingRead():
+            read(torch.ones(2))
+
+
+@contextmanager
+def nothing_read_in_steps(monkeypatch):
+    """From the plan on: losses, gradients, the optimiser, the teacher and the record."""
+    inner = Stepper.move
+
+    def move(self, *args):
+        with NothingRead():
+            inner(self, *args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Stepper, "move", move)
+        yield
+
+
+@pytest.mark.parametrize("optimizer", [{"name": "sgd", "clip": 0.5}, {"name": "adamw"}], ids=["sgd", "adamw"])
+@pytest.mark.parametrize("head", ["flat", "hierarchical"])
+@pytest.mark.parametrize("method", list(METHODS))
+def test_a_step_reads_nothing_back(monkeypatch, method, head, optimizer):
+    decay = None if method == "algorithm1" else 0.5
+    changes = {
+        **STILL,
+        "method": {"name": method, "teacher_decay": decay},
+        "model": {"head": head, "dropout": 0.3},
+        "optimizer": optimizer,
+    }
+    if optimizer["name"] == "adamw":  # on a CPU, torch counts its steps on the host
+        monkeypatch.setattr(torch.optim.AdamW, "step", lambda self: None)
+    with nothing_read_in_steps(monkeypatch):
+        steps(trainer(**changes), 2)
+
+
+# ---- on a GPU --------------------------------------------------------------------------------------------------------
+
+gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+
+
+def on_gpu(**changes):
+    train = {"device": "cuda", "precision": "bf16", **changes.pop("train", {})}
+    c = config(**{**STILL, **changes, "train": train})
+    return Trainer(c, open_dataset(c.data), World(device="cuda:0"), None, None)
+
+
+@gpu
+@pytest.mark.parametrize("method", list(METHODS))
+def test_captured_steps_on_a_gpu_are_the_steps(method):
+    changes = {"method": {"name": method, "teacher_decay": DECAY[method], "ramp": [0.0, 1.0]}}
+    plain, captured = on_gpu(train={"capture": False}, **changes), on_gpu(train={"capture": True}, **changes)
+    captured.stepper.capture_with(CudaRecorder(), pytest.fail)
+    for one, other in zip(steps(plain, 8), steps(captured, 8), strict=True):
+        assert one == pytest.approx(other, rel=0.02)
+    assert captured.stepper.capture.captured is not None
+
+
+@gpu
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+@pytest.mark.parametrize("capture", [False, True])
+def test_steps_on_a_gpu_never_wait(capture, optimizer):
+    clipped = {"name": optimizer, "clip": 1.0}
+    made = on_gpu(train={"capture": capture}, method={"teacher_decay": 0.5}, optimizer=clipped)
+    if capture:
+        made.stepper.capture_with(CudaRecorder(), pytest.fail)
+    with ExitStack() as stack:
+        batches = made._batches(stack)
+        for step in range(FIRST + 4):
+            torch.cuda.set_sync_debug_mode("error" if step > FIRST else "default")
+            try:
+                made._step(next(batches))
+            finally:
+                torch.cuda.set_sync_debug_mode("default")
+            made.done += 1
+    assert made._line()["loss"] > 0
