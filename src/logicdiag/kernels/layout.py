@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 ROOT = -1
@@ -67,3 +68,23 @@ class Layout:
             leaf_rows=tuple(row_of[c] for c in range(len(parents)) if c not in children),
             parents=tuple(ROOT if parents[c] == ROOT else row_of[parents[c]] for c in order),
         )
+
+
+def leaf_intervals(parents: Sequence[int]) -> tuple[list[int], list[int]]:
+    """The leaves under each channel, from the first to before the last; channels are in depth-first order.
+
+    >>> leaf_intervals((-1, 0, 0, -1))
+    ([0, 0, 1, 2], [2, 1, 2, 3])
+    """
+    n = len(parents)
+    inner = set(parents)
+    first, last = [0] * n, [0] * n
+    leaves = 0
+    for channel in range(n):
+        first[channel] = leaves
+        leaves += channel not in inner
+        last[channel] = leaves
+    for channel in reversed(range(n)):
+        if parents[channel] != ROOT:
+            last[parents[channel]] = max(last[parents[channel]], last[channel])
+    return first, last

@@ -13,6 +13,7 @@ from ..errors import LogicDiagError, OptionError, ProbabilityError, choose, hint
 from .blocks import Block, are_probabilities, blocks, check_shape, keep_freed_memory, not_probabilities
 from .compile import compile_knowledge
 from .explain import Explanation, explain_observation
+from .fast import Fast
 from .fuzzy import connectives as known_connectives
 from .fuzzy import power
 from .knowledge import KnowledgeBase
@@ -83,6 +84,8 @@ class Diagnoser:
         self.budget = budget
         self.program = compile_knowledge(kb)
         self._order = torch.tensor(self.program.layout.order)
+        self._rows_of = torch.tensor(self.program.layout.row_of)
+        self._fast: dict[torch.device, Fast | None] = {}
 
     # ---- many pixels ---------------------------------------------------------------------------
 
@@ -104,6 +107,9 @@ class Diagnoser:
         measured = dict(degrees) if degrees is not None else {}
         if degrees is None and self.uses_truth_degrees:
             measured = self.truth_degrees(probs, dim, valid)
+        if (fast := self.fast(probs.device)) is not None:
+            trust = self._trust(measured, probs.device, working_dtype(probs))[self._rows_of.to(probs.device)]
+            return fast.result(probs, dim, valid, generator, trust, measured)
         repair = Repair(
             self.kb,
             self.program,
@@ -119,6 +125,12 @@ class Diagnoser:
             for block, rows, inside in self._rows(probs, dim, valid, repair.written):
                 repair.add(block, rows, inside)
             return repair.finish()
+
+    def fast(self, device: torch.device) -> Fast | None:
+        """The same in fused kernels, where there are such for these rules and that device."""
+        if device not in self._fast:
+            self._fast[device] = Fast.of(self, device)
+        return self._fast[device]
 
     @property
     def uses_truth_degrees(self) -> bool:
@@ -179,6 +191,9 @@ class Diagnoser:
     ) -> dict[str, Float[Tensor, " n"]]:
         """g(o, k) per concept, by family and user rule: how far each rule holds over the batch, in [0, 1]."""
         check_shape(probs, dim, self.kb.hierarchy, valid)
+        fast = self.fast(probs.device)
+        if fast is not None and fast.measures and probs.dtype != torch.float64:
+            return fast.truth_degrees(probs, dim, valid)
         meter = self.meter(probs.device)
         self.measure(meter, probs, dim, valid)
         return meter.degrees()

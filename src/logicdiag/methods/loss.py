@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -12,10 +13,15 @@ from torch import Tensor
 
 from ..data.views import draws
 from ..errors import ConfigError, choose
+from ..kernels.fused import fuses
+from ..kernels.layout import ROOT
 from ..logic.hierarchy import Hierarchy
 from ..plan import Plan, Planned
 from ..pseudo.target import Target
 from .config import LossConfig
+
+if TYPE_CHECKING:
+    from ..kernels.triton_loss import Intervals
 
 REDUCTIONS = ("sum", "mean")
 POINTS_BY = ("random", "uncertain")
@@ -36,6 +42,8 @@ class Loss:
             raise ConfigError(f"loss.leaf is {config.leaf}, expected 0 or more")
         self.leaf_channels = torch.tensor(hierarchy.leaf_indices)
         self.paths, self.nodes = path_table(hierarchy), len(hierarchy)
+        self.parents = hierarchy.parents if head == "hierarchical" else (ROOT,) * len(hierarchy.leaves)
+        self.intervals: Intervals | None = None
 
     def plan(self, step: int, slots: Sequence[int]) -> Plan:
         """What chooses the points of each view: a seed."""
@@ -45,29 +53,41 @@ class Loss:
         return {"seeds": np.array([source.integers(1 << 62) for source in sources], np.int64)}
 
     def __call__(self, logits: Float[Tensor, "b c h w"], target: Target, plan: Planned) -> Tensor:
-        logits = logits.float()
         scale = 1.0
         if self.config.points is not None and self.config.points < logits[0, 0].numel():
             places = self._points(logits, plan)
             scale = logits[0, 0].numel() / self.config.points  # so that points stand for all pixels
             logits, target = at_points(logits, places), points_of(target, places)
-        loss = self._pixels(logits, target)
+        if target.labels is None and target.leaf is not None and fuses(logits.device) and logits.dtype != torch.float64:
+            return self._fused(logits, target.leaf, target.weight) * scale
+        loss = self._pixels(logits.float(), target)
         return (loss * target.weight).sum() * scale
+
+    def _fused(self, logits: Tensor, leaf: Tensor, weight: Tensor) -> Tensor:
+        """The same in one kernel each way, which reads the logits as they are."""
+        from ..kernels.triton_loss import Intervals, leaf_loss
+
+        if self.intervals is None:
+            self.intervals = Intervals.of(self.parents, logits.device)
+        per_node = 0.0 if self.head == "flat" else 1.0 / (self.nodes if self.reduction == "mean" else 1)
+        per_leaf = 1.0 if self.head == "flat" else self.config.leaf
+        return leaf_loss(self.intervals, logits.flatten(2), leaf.flatten(1), weight.flatten(1), per_node, per_leaf)
 
     def _pixels(self, logits: Float[Tensor, "b c ..."], target: Target) -> Float[Tensor, "b ..."]:
         if self.head == "flat":
             if target.leaf is None:
                 raise ConfigError("a flat head learns from leaves, but the target has one label per concept")
-            return F.cross_entropy(logits, target.leaf, reduction="none")
+            return F.cross_entropy(logits, target.leaf.long(), reduction="none")
         if target.labels is not None:
             return self._per_node(F.binary_cross_entropy_with_logits(logits, target.labels, reduction="none").sum(1))
         assert target.leaf is not None
+        leaf = target.leaf.long()
         if self.paths.device != logits.device:  # once: every move makes the device wait
             self.paths, self.leaf_channels = self.paths.to(logits.device), self.leaf_channels.to(logits.device)
-        loss = self._per_node(path_bce(logits, target.leaf, self.paths))
+        loss = self._per_node(path_bce(logits, leaf, self.paths))
         if self.config.leaf:
             leaves = logits.index_select(1, self.leaf_channels)
-            loss = loss + self.config.leaf * F.cross_entropy(leaves, target.leaf, reduction="none")
+            loss = loss + self.config.leaf * F.cross_entropy(leaves, leaf, reduction="none")
         return loss
 
     def _per_node(self, summed: Tensor) -> Tensor:

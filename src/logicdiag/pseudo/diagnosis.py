@@ -11,6 +11,7 @@ from torch import Tensor
 from ..data.views import draws
 from ..errors import choose
 from ..logic.diagnosis import Degrees, Diagnoser
+from ..logic.fast import Fast
 from ..logic.repair import Result
 from ..plan import Plan
 from .target import Prediction, Statistics, Target, counted
@@ -44,7 +45,9 @@ class Diagnosis:
         self.single_leaf = kb.families == "CDE" and kb.root_holds and diagnoser.strategy != "soft"
         """Whether every repaired label is a path to one leaf."""
 
-    waits = True
+    @property
+    def waits(self) -> bool:
+        return not torch.cuda.is_available() or self._fast(torch.device("cuda", torch.cuda.current_device())) is None
 
     def plan(self, step: int, slots: Sequence[int]) -> Plan:
         """A seed for each view."""
@@ -53,6 +56,8 @@ class Diagnosis:
 
     @torch.no_grad()
     def __call__(self, unlabeled: Prediction, labeled: Prediction) -> tuple[Target, Statistics]:
+        if (fast := self._fast(unlabeled.logits.device)) is not None:
+            return self._fused(fast, unlabeled, labeled)
         probs = unlabeled.logits.float().sigmoid()
         degrees = self._degrees((probs, unlabeled.valid), (labeled.logits.float().sigmoid(), labeled.valid))
         result = self._diagnose(probs, unlabeled, degrees)
@@ -63,6 +68,35 @@ class Diagnosis:
         target = Target(weight, result.leaf.clamp(min=0) if self.single_leaf else None, labels)
         statistics: Statistics = {"conflict": (result.conflict.sum(), unlabeled.valid.sum())}
         return target, statistics | counted(target, unlabeled.valid)
+
+    def _fast(self, device: torch.device) -> Fast | None:
+        """Fused kernels, where they do all of it."""
+        fast = self.diagnoser.fast(device)
+        if fast is None or not self.single_leaf or self.weight == "confidence":
+            return None
+        return fast if fast.measures or not self.diagnoser.uses_truth_degrees else None
+
+    def _fused(self, fast: Fast, unlabeled: Prediction, labeled: Prediction) -> tuple[Target, Statistics]:
+        """From logits to a leaf and a weight in few kernels, with no number for the host to wait for."""
+        logits, valid = unlabeled.logits.flatten(2), unlabeled.valid.flatten(1)
+        counted_pixels = valid.sum()
+        if self.diagnoser.uses_truth_degrees:
+            seen = labeled.valid.flatten(1)
+            sums = fast.sums(logits, valid, True) + fast.sums(labeled.logits.flatten(2), seen, True)
+            count = (counted_pixels + seen.sum()).double()
+            if self.reduce is not None:
+                self.reduce(sums)
+                self.reduce(count)
+            _, trust = fast.degrees(sums, count)
+        else:
+            trust = torch.ones(logits.shape[1], device=logits.device)
+        found = fast.diagnose(logits, trust, unlabeled.plan["seeds"], valid, logits=True)
+        assert found.prob is not None
+        assert found.conflict is not None
+        weight = (valid.float() if self.weight == "one" else found.prob * valid).view_as(unlabeled.valid)
+        target = Target(weight, found.leaf.view_as(unlabeled.valid))
+        statistics: Statistics = {"conflict": (found.conflict.sum(), counted_pixels)}
+        return target, statistics | {"counted": (weight.sum(), counted_pixels)}
 
     def _degrees(self, *pixels: tuple[Tensor, Tensor]) -> Degrees:
         """Of probabilities, and which of their pixels are valid."""

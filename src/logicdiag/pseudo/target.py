@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import torch
-from jaxtyping import Bool, Float, Int64
+from jaxtyping import Bool, Float, Integer
 from torch import Tensor
 
 from ..data.views import partner
@@ -20,8 +20,8 @@ class Target:
 
     weight: Float[Tensor, "b h w"]
     """0: the pixel teaches nothing."""
-    leaf: Int64[Tensor, "b h w"] | None = None
-    """Index into the hierarchy's leaves."""
+    leaf: Integer[Tensor, "b h w"] | None = None
+    """Index into the hierarchy's leaves; of any whole type, below 0 where a pixel does not count."""
     labels: Float[Tensor, "b n h w"] | None = None
     """From 0 to 1, in channel order; taken instead of `leaf` where given."""
 

@@ -1,0 +1,397 @@
+"""Truth degrees of C, D and E over a batch, for GPUs: every sum over pixels from one read of the predictions.
+
+One program takes a group of siblings, and their parent, through its share of the pixels of an image. With the paper's
+connectives the errors are products, so powers are taken once per concept: the products of siblings are the sums of E
+(fact 5 of `docs/semantics.md`), those with "not the parent" the sums of C; the largest sibling gives D. Groups of up to
+15 are multiplied pair by pair in registers, larger ones on the matrix units. Shares are added in a fixed order, so the
+same input gives the same degrees.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from .layout import ROOT, Layout
+
+MOST_SIBLINGS = 127
+MOST_POWER = 6
+"""Higher powers of small errors vanish in float32; they are left to PyTorch."""
+SIZES = (3, 7, 11, 15, 31, 63, 127)
+"""Groups are filled up to the next of these."""
+FEW = 15
+"""Up to so many siblings the pairs are multiplied one by one."""
+BLOCK = 32
+PROGRAMS = 8192
+"""Of one launch: several times what a GPU runs at once, so that none waits long for the last."""
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Groups of one size, each with its parent."""
+
+    size: int
+    channel: Tensor
+    """(groups, size + 1): the channels of the siblings, and last of their parent. Places that are left over repeat a
+    sibling: that changes no maximum, and nobody asks for their sums.
+    """
+
+    @property
+    def sums(self) -> int:
+        """How many sums each group has: D; then, sibling by sibling, C and E with each of those before. Large groups: D
+        and the whole matrix of products, where the last column is C.
+        """
+        return 1 + (self.size * (self.size + 1) // 2 if self.size <= FEW else (self.size + 1) ** 2)
+
+    def composition(self, i: int) -> int:
+        return 1 + (i * (i + 1) // 2 if self.size <= FEW else i * (self.size + 1) + self.size)
+
+    def exclusion(self, i: int, j: int) -> int:
+        if self.size <= FEW:
+            return 2 + max(i, j) * (max(i, j) + 1) // 2 + min(i, j)
+        return 1 + i * (self.size + 1) + j
+
+
+@dataclass(frozen=True)
+class Gauge:
+    """What the kernels read of a tree, and where among all sums each node's are."""
+
+    groups: tuple[Groups, ...]
+    composition: Tensor
+    """(n,): the sum of C of a node, -1 where C says nothing of it."""
+    decomposition: Tensor
+    exclusion: Tensor
+    """(n, most siblings): the sums of E of a node with each other sibling, then -1."""
+
+    @property
+    def sums(self) -> int:
+        return sum(len(groups.channel) * groups.sums for groups in self.groups)
+
+    @cached_property
+    def others(self) -> Tensor:
+        """(n,): how many siblings a node has."""
+        return (self.exclusion >= 0).sum(1, dtype=torch.int32)
+
+    @classmethod
+    def of(cls, layout: Layout, device: torch.device | str) -> Gauge:
+        n = len(layout.order)
+        by_size: dict[int, list[tuple[list[int], int]]] = {}
+        for group in layout.groups:
+            members = [layout.order[row] for row in range(group.start, group.stop)]
+            parent = ROOT if group.parent == ROOT else layout.order[group.parent]
+            size = next(size for size in SIZES if size >= len(members))
+            by_size.setdefault(size, []).append((members, parent))
+        found = []
+        composition, decomposition = [-1] * n, [-1] * n
+        exclusion: list[list[int]] = [[] for _ in range(n)]
+        start = 0
+        for size, some in sorted(by_size.items()):
+            rows = [
+                members + [members[0]] * (size - len(members)) + [members[0] if parent == ROOT else parent]
+                for members, parent in some
+            ]
+            groups = Groups(size, torch.tensor(rows, dtype=torch.int32, device=device))
+            for members, parent in some:
+                for i, member in enumerate(members):
+                    exclusion[member] = [start + groups.exclusion(i, j) for j in range(len(members)) if j != i]
+                    if parent != ROOT:
+                        composition[member] = start + groups.composition(i)
+                if parent != ROOT:
+                    decomposition[parent] = start
+                start += groups.sums
+            found.append(groups)
+        most = max(1, *map(len, exclusion))
+
+        def table(values: list[int] | list[list[int]]) -> Tensor:
+            return torch.tensor(values, dtype=torch.int32, device=device)
+
+        padded = [sums + [-1] * (most - len(sums)) for sums in exclusion]
+        return cls(tuple(found), table(composition), table(decomposition), table(padded))
+
+
+def fits(layout: Layout, power: float) -> bool:
+    """Whether these kernels serve a tree and a power."""
+    return power <= MOST_POWER and max(group.size for group in layout.groups) <= MOST_SIBLINGS
+
+
+def sums_of_errors(
+    gauge: Gauge, values: Tensor, power: float, valid: Tensor | None = None, logits: bool = False
+) -> Tensor:
+    """All sums of error ** power over the valid pixels of `values` (b, n, pixels)."""
+    b, _, pixels = values.shape
+    if not b * pixels:
+        return torch.zeros(gauge.sums, dtype=torch.float64, device=values.device)
+    most = max(len(groups.channel) for groups in gauge.groups)
+    block = min(BLOCK, 1 << (pixels.bit_length() - 1))
+    shares = max(1, min(PROGRAMS // (b * most), pixels // block))
+    out = torch.empty(b * shares, gauge.sums, dtype=torch.float32, device=values.device)
+    offset = 0
+    for groups in gauge.groups:
+        many = groups.size > FEW
+        kernel = _add_many if many else _add_few
+        kernel[(shares, len(groups.channel), b)](
+            values,
+            out if valid is None else valid,
+            groups.channel,
+            out,
+            pixels,
+            *values.stride(),
+            gauge.sums,
+            offset,
+            groups.sums,
+            float(power),
+            SIZE=groups.size,
+            POWER=int(power) if power == int(power) else 0,
+            LOGITS=logits,
+            VALID=valid is not None,
+            BLOCK=64 if many else block,
+            num_warps=4 if many else 1,
+        )
+        offset += len(groups.channel) * groups.sums
+    return out.sum(0, dtype=torch.float64)
+
+
+def degrees_of(gauge: Gauge, sums: Tensor, count: Tensor, power: float, families: str) -> tuple[Tensor, Tensor]:
+    """The truth degrees (3, n) of C, D and E, and their mean over the families in force."""
+    n, most = gauge.exclusion.shape
+    degrees = torch.empty(3, n, dtype=torch.float32, device=sums.device)
+    trust = torch.empty(n, dtype=torch.float32, device=sums.device)
+    _degrees[(n,)](
+        sums,
+        count,
+        gauge.composition,
+        gauge.decomposition,
+        gauge.exclusion,
+        gauge.others,
+        degrees,
+        trust,
+        n,
+        most,
+        1 / power,
+        C="C" in families,
+        D="D" in families,
+        E="E" in families,
+        BLOCK=triton.next_power_of_2(most),
+        num_warps=1,
+    )
+    return degrees, trust
+
+
+@triton.jit
+def _powered(x, power, POWER: tl.constexpr):
+    """x ** power; POWER is the power where it is a whole number up to 6, else 0."""
+    if POWER == 0:
+        return tl.where(x > 0, tl.exp2(power * tl.log2(tl.maximum(x, 1e-38))), 0.0)
+    elif POWER == 1:
+        return x
+    elif POWER == 2:
+        return x * x
+    elif POWER == 3:
+        return x * x * x
+    elif POWER == 4:
+        square = x * x
+        return square * square
+    elif POWER == 5:
+        square = x * x
+        return square * square * x
+    else:
+        cube = x * x * x
+        return cube * cube
+
+
+@triton.jit
+def _probability(x, LOGITS: tl.constexpr):
+    """In float32; a sigmoid by the square of an inverse root, which is one instruction where a division is many."""
+    x = x.to(tl.float32)
+    if LOGITS:
+        root = tl.rsqrt(1 + tl.exp(-tl.maximum(x, -80.0)))
+        x = root * root
+    return x
+
+
+@triton.jit
+def _add_few_block(
+    sums,
+    rows,
+    at,
+    counts,
+    power,
+    SIZE: tl.constexpr,
+    POWER: tl.constexpr,
+    LOGITS: tl.constexpr,
+    WEIGHED: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    parent = _probability(tl.load(rows[SIZE] + at), LOGITS)
+    most = tl.zeros([BLOCK], tl.float32)
+    powers = ()
+    for i in tl.static_range(SIZE):
+        x = _probability(tl.load(rows[i] + at), LOGITS)
+        if WEIGHED:
+            x *= counts
+        most = tl.maximum(most, x)
+        powers = powers + (_powered(x, power, POWER),)
+    without = _powered(1 - parent, power, POWER)
+    if WEIGHED:
+        parent *= counts
+    now = (sums[0] + _powered(parent * (1 - most), power, POWER),)
+    for i in tl.static_range(SIZE):
+        now = now + (sums[1 + i * (i + 1) // 2] + powers[i] * without,)
+        for j in tl.static_range(i):
+            now = now + (sums[2 + i * (i + 1) // 2 + j] + powers[i] * powers[j],)
+    return now
+
+
+@triton.jit
+def _add_few(
+    values,
+    valid,
+    channels,
+    out,
+    pixels,
+    image_step,
+    channel_step,
+    pixel_step,
+    all_sums,
+    offset,
+    own_sums,
+    power,
+    SIZE: tl.constexpr,
+    POWER: tl.constexpr,
+    LOGITS: tl.constexpr,
+    VALID: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    share = tl.program_id(0)
+    group = tl.program_id(1)
+    image = tl.program_id(2).to(tl.int64)
+    SUMS: tl.constexpr = 1 + SIZE * (SIZE + 1) // 2
+    rows = ()
+    for i in tl.static_range(SIZE + 1):
+        channel = tl.load(channels + group * (SIZE + 1) + i).to(tl.int64)
+        rows = rows + (values + image * image_step + channel * channel_step,)
+    sums = ()
+    for _i in tl.static_range(SUMS):
+        sums = sums + (tl.zeros([BLOCK], tl.float32),)
+    some = tl.arange(0, BLOCK)
+    for number in range(share, pixels // BLOCK, tl.num_programs(0)):
+        pixel = number * BLOCK + some
+        counts = some
+        if VALID:
+            counts = tl.load(valid + image * pixels + pixel).to(tl.float32)
+        sums = _add_few_block(sums, rows, pixel * pixel_step, counts, power, SIZE, POWER, LOGITS, VALID, BLOCK)
+    if share == 0:
+        # the last pixels, with others before them that were counted already
+        pixel = pixels - BLOCK + some
+        counts = (pixel >= pixels // BLOCK * BLOCK).to(tl.float32)
+        if VALID:
+            counts *= tl.load(valid + image * pixels + pixel).to(tl.float32)
+        sums = _add_few_block(sums, rows, pixel * pixel_step, counts, power, SIZE, POWER, LOGITS, True, BLOCK)
+    start = out + (image * tl.num_programs(0) + share) * all_sums + offset + group * own_sums
+    for k in tl.static_range(SUMS):
+        tl.store(start + k, tl.sum(sums[k], 0))
+
+
+@triton.jit
+def _rounded(x):
+    """To the 11 bits that matrix units read of a float32, up or down to the nearest: they would cut the rest off."""
+    bits = x.to(tl.int32, bitcast=True)
+    return ((bits + 0x1000) & -8192).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def _add_many(
+    values,
+    valid,
+    channels,
+    out,
+    pixels,
+    image_step,
+    channel_step,
+    pixel_step,
+    all_sums,
+    offset,
+    own_sums,
+    power,
+    SIZE: tl.constexpr,
+    POWER: tl.constexpr,
+    LOGITS: tl.constexpr,
+    VALID: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    share = tl.program_id(0)
+    group = tl.program_id(1)
+    image = tl.program_id(2).to(tl.int64)
+    ROWS: tl.constexpr = SIZE + 1
+    rows = tl.arange(0, ROWS)
+    channel = tl.load(channels + group * ROWS + rows)[:, None].to(tl.int64)
+    start = values + image * image_step + channel * channel_step
+    is_parent = rows[:, None] == SIZE
+    products = tl.zeros([ROWS, ROWS], tl.float32)
+    decomposition = tl.zeros([BLOCK], tl.float32)
+    for number in range(share, tl.cdiv(pixels, BLOCK), tl.num_programs(0)):
+        pixel = number * BLOCK + tl.arange(0, BLOCK)
+        counts = (pixel < pixels).to(tl.float32)
+        if VALID:
+            counts = tl.load(valid + image * pixels + pixel, mask=pixel < pixels, other=0).to(tl.float32)
+        x = _probability(tl.load(start + (tl.minimum(pixel, pixels - 1) * pixel_step)[None, :]), LOGITS)
+        parent = tl.sum(tl.where(is_parent, x, 0.0), 0)
+        error = parent * (1 - tl.max(tl.where(is_parent, 0.0, x), 0)) * counts
+        decomposition += _powered(error, power, POWER)
+        factor = _rounded(_powered(tl.where(is_parent, 1 - x, x) * counts[None, :], power, POWER))
+        products = tl.dot(factor, tl.trans(factor), products, input_precision="tf32")
+    own = out + (image * tl.num_programs(0) + share) * all_sums + offset + group * own_sums
+    tl.store(own, tl.sum(decomposition, 0))
+    tl.store(own + 1 + rows[:, None] * ROWS + tl.arange(0, ROWS)[None, :], products)
+
+
+@triton.jit
+def _mean(sums, at, count, root):
+    """The power mean of the errors whose sums are at some places; 0 where -1."""
+    mean = (tl.load(sums + at, mask=at >= 0, other=0.0) / count).to(tl.float32)
+    return tl.where(mean > 0, tl.exp2(root * tl.log2(tl.maximum(mean, 1e-38))), 0.0)
+
+
+@triton.jit
+def _degrees(
+    sums,
+    counts,
+    composition,
+    decomposition,
+    exclusion,
+    others,
+    out,
+    trust,
+    n,
+    most,
+    root,
+    C: tl.constexpr,
+    D: tl.constexpr,
+    E: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    node = tl.program_id(0)
+    count = tl.maximum(tl.load(counts).to(tl.float64), 1.0)
+    one = tl.arange(0, 1)
+    c = 1 - tl.sum(_mean(sums, tl.load(composition + node + one), count, root), 0)
+    d = 1 - tl.sum(_mean(sums, tl.load(decomposition + node + one), count, root), 0)
+    siblings = tl.arange(0, BLOCK)
+    at = tl.load(exclusion + node * most + siblings, mask=siblings < most, other=-1)
+    e = 1 - tl.sum(_mean(sums, at, count, root), 0) / tl.maximum(tl.load(others + node), 1)
+    tl.store(out + node, c)
+    tl.store(out + n + node, d)
+    tl.store(out + 2 * n + node, e)
+    total = 0.0
+    if C:
+        total += c
+    if D:
+        total += d
+    if E:
+        total += e
+    families: tl.constexpr = C + D + E
+    tl.store(trust + node, total / families)

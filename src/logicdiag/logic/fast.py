@@ -1,0 +1,143 @@
+"""A diagnoser's work in fused GPU kernels, where rules and device allow it; the same diagnoses, weights and degrees."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from ..kernels.fused import Found, Reasoner, can_diagnose, can_measure
+from ..kernels.paths import PathProgram
+from .blocks import are_probabilities, not_probabilities
+from .fuzzy import power
+from .repair import Result, working_dtype
+
+if TYPE_CHECKING:
+    from .diagnosis import Diagnoser
+
+NARROW, MOST_IMAGES = 256, 65535
+"""Images of fewer pixels, or more images, are laid side by side first."""
+
+
+class Fast:
+    """Predictions are (b, n, pixels) here, of pixels (b, pixels); probabilities, or logits where that is said."""
+
+    def __init__(self, diagnoser: Diagnoser, program: PathProgram, device: torch.device) -> None:
+        self.kb, self.strategy = diagnoser.kb, diagnoser.strategy
+        self.power = power(diagnoser.quantifier, diagnoser.q)
+        self.reasoner = Reasoner(program, device)
+        self.measures = (
+            diagnoser.connectives == "paper" and not self.kb.rules and can_measure(program, self.power, device)
+        )
+        """Whether truth degrees, too, are measured here."""
+
+    @classmethod
+    def of(cls, diagnoser: Diagnoser, device: torch.device) -> Fast | None:
+        """None where it has to be done in the ordinary way."""
+        parts = diagnoser.program.parts
+        if diagnoser.strategy == "soft" or len(parts) != 1 or not isinstance(parts[0], PathProgram):
+            return None
+        return cls(diagnoser, parts[0], device) if can_diagnose(parts[0], device) else None
+
+    @property
+    def draws(self) -> bool:
+        return self.strategy != "greedy"
+
+    def sums(self, values: Tensor, valid: Tensor | None, logits: bool) -> Tensor:
+        """What truth degrees are made of: sums over pixels, which add up over tensors and processes."""
+        return self.reasoner.sums(values, self.power, valid, logits)
+
+    def degrees(self, sums: Tensor, count: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+        """Truth degrees by family, and 1 - c(o), both in channel order."""
+        degrees, trust = self.reasoner.degrees(sums, count, self.power, self.kb.families)
+        return {family: row for family, row in zip("CDE", degrees, strict=True) if family in self.kb.families}, trust
+
+    def diagnose(
+        self,
+        values: Tensor,
+        trust: Tensor,
+        seeds: Tensor,
+        valid: Tensor | None,
+        logits: bool = False,
+        log: bool = False,
+    ) -> Found:
+        return self.reasoner.diagnose(
+            values,
+            trust,
+            seeds if self.draws else None,
+            valid=valid,
+            logits=logits,
+            uniform=self.strategy == "uniform",
+            log=log,
+        )
+
+    # ---- for `Diagnoser` -----------------------------------------------------------------------
+
+    def truth_degrees(self, probs: Tensor, dim: int, valid: Tensor | None) -> dict[str, Tensor]:
+        values, pixels, _ = _flat(probs, dim, valid)
+        self._refuse(values, pixels, probs, dim, valid)
+        count = torch.tensor(values.shape[0] * values.shape[2]) if pixels is None else pixels.sum()
+        degrees, _ = self.degrees(self.sums(values, pixels, False), count.to(values.device))
+        return {family: row.double() for family, row in degrees.items()}
+
+    def result(
+        self,
+        probs: Tensor,
+        dim: int,
+        valid: Tensor | None,
+        generator: torch.Generator | None,
+        trust: Tensor,
+        degrees: Mapping[str, Tensor],
+    ) -> Result:
+        values, pixels, shape = _flat(probs, dim, valid)
+        self._refuse(values, pixels, probs, dim, valid)
+        seeds = torch.randint(1 << 62, (values.shape[0],), generator=generator, device=values.device)
+        found = self.diagnose(values, trust, seeds, pixels, log=True)
+        assert found.prob is not None
+        assert found.conflict is not None
+        leaf = found.leaf.long()
+        if pixels is not None:
+            leaf = torch.where(pixels, leaf, self._default)
+        revised = self.reasoner.labels(leaf)
+        leaf = torch.where(leaf < len(self.kb.hierarchy.leaves), leaf, -1)
+        if pixels is not None:
+            leaf = torch.where(pixels, leaf, -1)
+        result = Result.like(probs, dim, False, dict(degrees))
+        result.observed.copy_(probs > 0.5)
+        result.revised.copy_(_unflat(revised, shape).movedim(0, dim))
+        result.conflict.copy_(_unflat(found.conflict, shape))
+        result.leaf.copy_(_unflat(leaf, shape))
+        result.log_prob.copy_(_unflat(found.prob, shape).to(working_dtype(probs)))
+        return result
+
+    @property
+    def _default(self) -> int:
+        """A leaf that satisfies the rules, for pixels that do not count."""
+        return int(self.reasoner.first_allowed)
+
+    def _refuse(self, values: Tensor, pixels: Tensor | None, probs: Tensor, dim: int, valid: Tensor | None) -> None:
+        if not are_probabilities(values):
+            meant = values if pixels is None else values.movedim(1, 0)[:, pixels]
+            if pixels is None or not are_probabilities(meant):
+                raise not_probabilities(probs, dim, self.kb.hierarchy, valid)
+
+
+def _flat(probs: Tensor, dim: int, valid: Tensor | None) -> tuple[Tensor, Tensor | None, tuple[int, ...]]:
+    """(b, n, pixels), (b, pixels), and the shape of the pixels; no copy where the layout allows it."""
+    dim %= probs.dim()
+    before, after = probs.shape[:dim], probs.shape[dim + 1 :]
+    values = probs.reshape(before.numel(), probs.shape[dim], after.numel())
+    pixels = None if valid is None else valid.reshape(before.numel(), after.numel())
+    if (values.shape[2] < NARROW and values.shape[0] > 1) or values.shape[0] > MOST_IMAGES:
+        values = values.movedim(1, 0).reshape(1, values.shape[1], -1)
+        pixels = None if pixels is None else pixels.reshape(1, -1)
+    if pixels is not None:
+        pixels = pixels.contiguous()
+    return values, pixels, (*before, *after)
+
+
+def _unflat(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """(b, pixels) or (b, n, pixels) -> the shape of the pixels, concepts first."""
+    return tensor.reshape(shape) if tensor.dim() == 2 else tensor.movedim(1, 0).reshape(tensor.shape[1], *shape)
