@@ -136,40 +136,50 @@ def test_data_that_no_cell_can_open(tmp_path):
 # ---- how long it takes ----------------------------------------------------------------------------------------------
 
 
-def running(cell, step, seconds, start=0):
-    return Running(cell, SimpleNamespace(), 0, -seconds, start, step)  # type: ignore[arg-type]
+def running(cell, *seen, start=0):
+    """Begun at time 0, and seen at steps and times."""
+    one = Running(cell, SimpleNamespace(), 0, 0.0, start, step=start)  # type: ignore[arg-type]
+    for step, now in seen:
+        one.see(step, now)
+    return one
 
 
 def test_expectations(tmp_path):
-    """At time 0; a kind that is not known takes as long as the slowest that is."""
+    """A kind that is not known takes as long as the slowest that is."""
     grid = [{"name": {"a": None, "b": {"method.name": "supervised"}}}]
     e, [a, b] = experiment(tmp_path, "train.steps=100", grid=grid, jobs=2)
     expect = Expectation(Store(e.out_folder), e)
-    assert expect.seconds(a, [], 0) is None
-    assert expect.left([], [a, b], 0) is None
-    one = running(a, step=30, seconds=20, start=10)
-    assert expect.seconds(b, [one], 0) == pytest.approx(100)
-    assert expect.left([one], [b], 0) == pytest.approx((70 + 100) / 2)
-    expect.learn(running(b, step=100, seconds=50), 0)
-    assert expect.seconds(b, [one], 0) == pytest.approx(50)
+    assert expect.seconds(a) is None
+    assert expect.left([], [a, b]) is None
+    early = running(a, (20, 15.0), start=10)
+    assert early.per_step() is None
+    assert expect.seconds(b, [early]) is None
+    assert line(early) == ("a-seed0", "20/100", "", "")
+    one = running(a, (20, 15.0), (20, 17.0), (30, 20.0), start=10)  # 0.5 s a step, 10 s to start
+    assert expect.seconds(b, [one]) == pytest.approx(10 + 50)
+    assert expect.left([one], [b]) == pytest.approx((35 + 60) / 2)
+    assert line(one) == ("a-seed0", "30/100", "2.0/s", "35 s left")
+    expect.learn(running(b, (10, 5.0), (100, 23.0)), 30.0)  # 0.2 s a step, 10 s at both ends
+    assert expect.seconds(b, [one]) == pytest.approx(10 + 20)
     run = Store(e.out_folder).run(b)
     run.mkdir(parents=True)
     (run / "metrics.jsonl").write_text('{"step": 60}\n{"step": 7')
-    assert expect.seconds(b, [], 0) == pytest.approx(20)
-    assert line(one, 0) == ("a-seed0", "30/100", "1.0/s", "70 s left")
+    assert expect.seconds(b) == pytest.approx(10 + 8)
+    expect.learn(running(a), 50.0)  # too quick to be seen
+    assert expect.seconds(a) == pytest.approx(50)
 
 
 def test_what_should_end_too_late_is_not_begun(tmp_path):
     """But what takes longer than any budget goes on piece by piece."""
     e, [cell] = experiment(tmp_path, "train.steps=100")
     made = runner(e, [cell], minutes=2)
-    assert made._fits(cell, left=1, now=0)  # nothing is known
-    made.expect.learn(running(cell, step=100, seconds=90), 0)
-    assert made._fits(cell, left=91, now=0)
-    assert not made._fits(cell, left=89, now=0)
+    assert made._fits(cell, left=1)  # nothing is known
+    made.expect.learn(running(cell), 90.0)
+    assert made._fits(cell, left=91)
+    assert not made._fits(cell, left=89)
     made.expect.known.clear()
-    made.expect.learn(running(cell, step=100, seconds=121), 0)
-    assert made._fits(cell, left=1, now=0)
+    made.expect.learn(running(cell), 121.0)
+    assert made._fits(cell, left=1)
 
 
 # ---- files ----------------------------------------------------------------------------------------------------------

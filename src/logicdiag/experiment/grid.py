@@ -18,6 +18,7 @@ from typing import Any
 
 from ..engine.config import Config
 from ..engine.load import build, parse_value, plain, put
+from ..engine.train import MAY_MOVE
 from ..errors import ConfigError, hint
 from ..methods.build import METHODS
 from .config import PARTS, Experiment, flat
@@ -25,8 +26,8 @@ from .config import PARTS, Experiment, flat
 COLUMNS = ("dataset", "method", "psi", "head", "labels", "seed", "miou_last", "miou_best")
 """Of every CSV file; what a table varies has columns beside them."""
 MORE = ("val_last", "val_best", "best_step", "split", "images", "chosen_on", "steps", "minutes", "cell", "key")
-ELSEWHERE = ("data.root", "data.workers", "train.device")
-"""Settings that say where a run is done, and not what is learned."""
+ELSEWHERE = tuple(key for key in MAY_MOVE if key not in ("data.labeled", "data.unlabeled", "data.val"))
+"""Settings that say where and how fast a run is done, and not what is learned."""
 KEY = 10
 """Hexadecimal digits of a key."""
 

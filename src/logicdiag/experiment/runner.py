@@ -41,12 +41,23 @@ class Running:
     begun: float
     start: int
     """The step it went on from."""
-    step: int = 0
     log: Path = field(default_factory=Path)
+    step: int = 0
+    first: tuple[int, float] | None = None
+    """The first step that was seen, and when."""
+    last: tuple[int, float] | None = None
 
-    def rate(self, now: float) -> float:
-        """Steps per second, start-up included."""
-        return (self.step - self.start) / max(now - self.begun, 1e-9)
+    def see(self, step: int, now: float) -> None:
+        """Note how far it is."""
+        if step > max(self.start, self.step):
+            self.step, self.last = step, (step, now)
+            self.first = self.first or self.last
+
+    def per_step(self) -> float | None:
+        """Seconds, without the start; None: not known yet."""
+        if self.first is None or self.last is None or self.last[0] == self.first[0]:
+            return None
+        return (self.last[1] - self.first[1]) / (self.last[0] - self.first[0])
 
     def end(self, seconds: float = 0.0) -> None:
         """Wait so long for the process to end, and end it if it does not."""
@@ -140,8 +151,8 @@ class Runner:
                 self.outcome.stopped = "time"
                 break
             for one in self.running:
-                one.step = max(one.start, last_step(self.store.run(one.cell)))
-            self.show.update(self.outcome, self.running, waiting, self.expect.left(self.running, waiting, now))
+                one.see(last_step(self.store.run(one.cell)), now)
+            self.show.update(self.outcome, self.running, waiting, self.expect.left(self.running, waiting))
             time.sleep(LOOK)
         self.outcome.left += waiting
 
@@ -152,17 +163,17 @@ class Runner:
             if len(self.running) >= self.e.jobs:
                 return True
             left = None if deadline is None else deadline - now
-            if left is not None and not self._fits(cell, left, now):
+            if left is not None and not self._fits(cell, left):
                 continue
             waiting.remove(cell)
             self._start(cell)
             began = True
         return began
 
-    def _fits(self, cell: Cell, left: float, now: float) -> bool:
+    def _fits(self, cell: Cell, left: float) -> bool:
         """Whether a cell should end in time; one that a whole budget is too short for goes on piece by piece."""
         assert self.minutes is not None
-        expected = self.expect.seconds(cell, self.running, now)
+        expected = self.expect.seconds(cell, self.running)
         return expected is None or expected <= left or expected > 60 * self.minutes
 
     def _start(self, cell: Cell) -> None:
@@ -200,7 +211,7 @@ class Runner:
         except BrokenPipeError:  # it ended at once; its log says why
             pass
         start = last_step(run)
-        self.running.append(Running(cell, process, slot, time.monotonic(), start, start, log))
+        self.running.append(Running(cell, process, slot, time.monotonic(), start, log, start))
         self.show.say(f"{cell.name}: {f'goes on from step {start}' if start else 'begins'}")
 
     def _here(self, config: Config, slot: int) -> Config:

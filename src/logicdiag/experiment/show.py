@@ -49,21 +49,21 @@ class Show:
         if self.live is not None:
             table = Table(box=None, pad_edge=False, show_header=False)
             for one in running:
-                table.add_row(*(Text(text) for text in line(one, now)))
+                table.add_row(*(Text(text) for text in line(one)))
             self.live.update(Group(Text(head), table))
         elif now - self.said > QUIET:
             self.said = now
-            self.say("; ".join([head, *("  ".join(line(one, now)[:2]) for one in running)]))
+            self.say("; ".join([head, *("  ".join(line(one)[:2]) for one in running)]))
 
 
-def line(one: Running, now: float) -> tuple[str, str, str, str]:
+def line(one: Running) -> tuple[str, str, str, str]:
     """A running cell: name, step, rate, time left."""
-    steps, rate = one.cell.config.train.steps, one.rate(now)
+    steps, step = one.cell.config.train.steps, one.per_step()
     if one.step >= steps:
         return one.cell.name, f"{one.step}/{steps}", "", "evaluation"
-    if one.step == one.start:
+    if not step:
         return one.cell.name, f"{one.step}/{steps}", "", ""
-    return one.cell.name, f"{one.step}/{steps}", f"{rate:.1f}/s", f"{duration((steps - one.step) / rate)} left"
+    return one.cell.name, f"{one.step}/{steps}", f"{1 / step:.1f}/s", f"{duration((steps - one.step) * step)} left"
 
 
 def summary(done: int, running: int, failed: int, waiting: int, left: float | None) -> str:
