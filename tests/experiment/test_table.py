@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from logicdiag.cli import main
-from logicdiag.errors import DataError
+from logicdiag.errors import ConfigError, DataError
 from logicdiag.experiment import plots
 from logicdiag.experiment.rows import read
 from logicdiag.experiment.store import Store
@@ -59,6 +59,19 @@ def test_mean_and_standard_deviation(tmp_path):
         "2", "0", "40.0000", "41.0000"
     )  # fmt: skip
     assert rows[1]["minutes"] == "1.50"
+
+
+def test_differences_are_seed_by_seed(tmp_path):
+    """40, 42, 47 less 39, 40, 41 are 1, 2, 6: mean 3, and (4 + 1 + 9) / 2 = 7 is the variance."""
+    e, cells = experiment(tmp_path, grid=[TWO], seeds=[0, 1, 2], reference="FixMatch, flat")
+    for cell in cells:
+        finish(e, cell, MIOU[cell.seed] if cell.options["name"] == "LogicDiag" else 39 + cell.seed)
+    text = make(e, cells).markdown
+    assert "less FixMatch, flat with the same labels and seed" in text
+    assert "| LogicDiag | +3.00 ± 2.65 (3) |" in text.splitlines()
+    e.reference = "FixMatch"
+    with pytest.raises(ConfigError, match="reference is 'FixMatch', which is no row .did you mean 'FixMatch, flat'"):
+        make(e, cells)
 
 
 def test_pooled_axes(tmp_path):
@@ -165,6 +178,10 @@ def test_rows_of_pseudo_labels_add_up(tmp_path):
         ("0", "6", "70.0000"),
         ("1", "3", "80.0000"),
     ]
+    changed, now = experiment(tmp_path, "train.steps=7")
+    assert pseudo_rows(changed, now, prune=True).rows == []
+    assert rows_of(found.csv) == []
+    found = pseudo_rows(e, cells)
     assert list(rows_of(found.csv)[0])[:8] == ["dataset", "method", "psi", "head", "labels", "seed", "step", "steps"]
 
 

@@ -78,7 +78,7 @@ def make_table(path: str, changes: Sequence[str], with_plots: bool, prune: bool,
     e = load_experiment(path, changes)
     cells = expand(e)
     table = make(e, cells, prune)
-    measured = pseudo_rows(e, cells)
+    measured = pseudo_rows(e, cells, prune)
     e.results_folder.mkdir(parents=True, exist_ok=True)
     name = f"{e.table}-{e.dataset}"
     with written_whole([e.results_folder / f"{name}.md"]) as [part]:

@@ -60,6 +60,8 @@ class Experiment:
     """
     pool: list[str] = field(default_factory=list)
     """Axes that a mean is taken over, as over seeds."""
+    reference: str | None = None
+    """A row of the table that all others are also compared with, seed by seed."""
     evaluate: str | None = None
     """The split, or list, that is reported; null: data.val. The best checkpoint is chosen on data.val."""
     order: str = "labels"

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..errors import ConfigError, hint
 from .accuracy import read_pseudo
 from .config import Experiment
 from .grid import COLUMNS, MORE, Cell
@@ -97,6 +98,7 @@ def make(e: Experiment, cells: Sequence[Cell], prune: bool = False) -> ResultTab
     }
     text = [f"# {e.title}\n", *_heading(e, known, cells)]
     text += _tables(groups, labels, means)
+    text += _differences(e, groups, labels, known)
     text += _notes(known, cells, results, len(stale))
     text += _unfinished([cell for cell in cells if cell.key not in known], store)
     return ResultTable(csv, groups, labels, means, "\n".join(text) + "\n")
@@ -136,7 +138,7 @@ def grouped(cells: Iterable[Cell], pool: Sequence[str]) -> list[Group]:
     return [Group(name, tuple(members)) for name, members in found.items()]
 
 
-def pseudo_rows(e: Experiment, cells: Sequence[Cell]) -> Merged:
+def pseudo_rows(e: Experiment, cells: Sequence[Cell], prune: bool = False) -> Merged:
     """How good pseudo labels were: one row for each snapshot of each run, merged into a CSV file of their own.
 
     Shares are in per cent.
@@ -151,10 +153,13 @@ def pseudo_rows(e: Experiment, cells: Sequence[Cell]) -> Merged:
             fresh.append({name: "" if value is None else str(value) for name, value in values.items()})
     csv = e.results_folder / f"{e.table}-pseudo.csv"
     rows = merge(csv, fresh, (*IDENTITY, "step"))
-    if fresh:
+    places = {(cell.name, cell.key) for cell in cells}
+    ours = [row for row in rows if row["dataset"] == e.dataset and (row["cell"], row["key"]) in places]
+    if prune:
+        rows = [row for row in rows if row["dataset"] != e.dataset or row in ours]
+    if rows or csv.is_file():
         write(csv, rows, COLUMNS[:6], ("step", "steps", *SHARES, "images", "pixels", "cell", "key"))
-    ours = {(cell.name, cell.key) for cell in cells}
-    return Merged(csv, [row for row in rows if row["dataset"] == e.dataset and (row["cell"], row["key"]) in ours])
+    return Merged(csv, ours)
 
 
 # ---- Markdown --------------------------------------------------------------------------------------------------------
@@ -185,6 +190,31 @@ def _tables(
         body = [[group.name, *(str(means[group.name, count, which]) for count in labels)] for group in groups]
         out += [f"**{which.capitalize()} checkpoint**\n", *_markdown(["labels", *map(str, labels)], body)]
     return out
+
+
+def _differences(
+    e: Experiment, groups: Sequence[Group], labels: Sequence[int | None], known: dict[str, Row]
+) -> list[str]:
+    """Each run less the reference's with the same labels and seed: what chance does to both is taken out."""
+    if e.reference is None:
+        return []
+    names = [group.name for group in groups]
+    if e.reference not in names:
+        raise ConfigError(f"{e.source}: reference is {e.reference!r}, which is no row{hint(e.reference, names)}")
+    reference = groups[names.index(e.reference)]
+    body = []
+    for group in groups:
+        if group is not reference:
+            found = [_paired(group.of(count), reference.of(count), known) for count in labels]
+            body.append([group.name, *(f"+{mean}" if mean.n and mean.mean >= 0 else str(mean) for mean in found)])
+    head = ["labels" if len(labels) > 1 else "", *("last checkpoint" if n is None else f"{n}" for n in labels)]
+    return [f"**Last checkpoint, less {e.reference} with the same labels and seed**\n", *_markdown(head, body)]
+
+
+def _paired(cells: Sequence[Cell], reference: Sequence[Cell], known: dict[str, Row]) -> Mean:
+    beside = {cell.seed: float(known[cell.key]["miou_last"]) for cell in reference if cell.key in known}
+    pairs = [cell for cell in cells if cell.key in known and cell.seed in beside]
+    return mean([float(known[cell.key]["miou_last"]) - beside[cell.seed] for cell in pairs], len(cells))
 
 
 def _markdown(head: Sequence[str], body: Sequence[Sequence[str]]) -> list[str]:
