@@ -142,7 +142,7 @@ class _Meter:
             after = spelled(target.labels > 0.5, self.paths)
         else:
             assert target.leaf is not None
-            after = target.leaf
+            after = target.leaf.long()
         self.tally.add(truth, before, after, target.weight, labels, conflict)
 
     def _target(self, logits: Tensor, numbers: Sequence[int]) -> Target:

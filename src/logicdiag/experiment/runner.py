@@ -220,8 +220,10 @@ class Runner:
         return replace(located(self.e, config), train=replace(config.train, device=device))
 
     def _environment(self) -> dict[str, str]:
-        threads = max(1, (os.cpu_count() or 1) // self.e.jobs)
-        return {"OMP_NUM_THREADS": str(threads), "PYTHONUNBUFFERED": "1", **os.environ}
+        """The cores are shared, unless the user has said how."""
+        share = str(max(1, (os.cpu_count() or 1) // self.e.jobs))
+        threads = {"OMP_NUM_THREADS": share, "TORCHINDUCTOR_COMPILE_THREADS": share}
+        return {**threads, "PYTHONUNBUFFERED": "1", **os.environ}
 
     # ---- ends ----------------------------------------------------------------------------------
 
