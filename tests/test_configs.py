@@ -6,11 +6,14 @@ import pytest
 
 from logicdiag.data.layouts import LAYOUTS
 from logicdiag.engine.load import load_config
+from logicdiag.experiment.config import load_experiment
+from logicdiag.experiment.grid import expand
 from logicdiag.methods.build import METHODS
 from logicdiag.pseudo.build import PSI
 
 CONFIGS = Path(__file__).parent.parent / "configs"
-FILES = sorted(CONFIGS.rglob("*.yaml"))
+EXPERIMENTS = sorted((CONFIGS / "experiments").glob("*.yaml"))
+FILES = sorted(file for file in CONFIGS.rglob("*.yaml") if CONFIGS / "experiments" not in file.parents)
 
 
 def test_there_are_all():
@@ -39,3 +42,29 @@ def test_the_paper(name, crop, lr, encoder):
     assert (c.method.weight, c.psi.q, c.method.teacher_decay, c.method.ramp) == (5, 5, 0, (0, 0))
     assert (c.loss.leaf, c.loss.nodes, c.model.head_bias) == (0, "sum", 0)
     assert (c.optimizer.power, c.optimizer.weight_decay, c.optimizer.clip) == (0.9, 5e-4, None)
+
+
+COUNTS = {"voc-animals": [27, 55, 109, 218], "camvid": [12, 23, 46, 92]}
+
+
+def test_there_are_all_tables():
+    names = {file.stem for file in EXPERIMENTS}
+    assert names == {"methods", "components", "rules", "strategy", "hierarchy", "sensitivity"}
+
+
+@pytest.mark.parametrize("dataset", list(COUNTS))
+@pytest.mark.parametrize("file", EXPERIMENTS, ids=lambda file: file.stem)
+def test_experiments(file, dataset):
+    """Three seeds, table 1 with all numbers of labels, and one recipe that every table has in it."""
+    e = load_experiment(file, [f"dataset={dataset}", "data.root=/somewhere"])
+    cells = expand(e)
+    assert {cell.seed for cell in cells} == {0, 1, 2}
+    counts = COUNTS[dataset] if file.stem == "methods" else COUNTS[dataset][:1]
+    assert sorted({cell.labels for cell in cells}) == counts
+    assert cells[0].config.data.labeled == f"splits/labeled_{counts[0]}_seed0.txt"
+    assert {cell.config.model.encoder for cell in cells} == {"tf_efficientnet_lite2"}
+    assert len({cell.config.train.steps for cell in cells}) == 1
+    assert all(cell.config.model.head == "hierarchical" or cell.config.psi.name == "threshold" for cell in cells)
+    methods = load_experiment(EXPERIMENTS[0].parent / "methods.yaml", [f"dataset={dataset}"])
+    recipe = {cell.key for cell in expand(methods) if cell.options["name"] == "LogicDiag"}
+    assert recipe & {cell.key for cell in cells}

@@ -17,6 +17,7 @@ from .logic.diagnosis import STRATEGIES
 from .logic.fuzzy import CONNECTIVES, QUANTIFIERS
 
 DEMO_STEPS = 600
+EXPERIMENT = ("run", "table", "accuracy", "work")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -55,7 +56,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     look for them.
     """
     parser = _parser()
-    args, rest = parser.parse_known_args(arguments)
+    args, rest = parser.parse_known_args(_spelled_out(sys.argv[1:] if arguments is None else arguments))
     takes = hasattr(args, "changes")
     unknown = [text for text in rest if not takes or text.startswith("-")]
     if unknown:
@@ -73,6 +74,14 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     return args
 
 
+def _spelled_out(arguments: Sequence[str]) -> list[str]:
+    """`experiment FILE` is `experiment run FILE`."""
+    words = list(arguments)
+    if words[:1] == ["experiment"] and len(words) > 1 and words[1] not in (*EXPERIMENT, "-h", "--help"):
+        words.insert(1, "run")
+    return words
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="logicdiag",
@@ -82,6 +91,7 @@ def _parser() -> argparse.ArgumentParser:
     every = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_training(every)
     _add_use(every)
+    _add_experiment(every)
     _add_reasoning(every)
     return parser
 
@@ -147,6 +157,85 @@ def _add_use(every: Any) -> None:
     use.add_argument("--probabilities", action="store_true", help="also probabilities/NAME.npz")
     _add_inference(use, "last", "last or best; default: last")
     use.set_defaults(run=commands.predict)
+
+
+def _add_experiment(every: Any) -> None:
+    about = every.add_parser(
+        "experiment",
+        help="a grid of runs, their tables and plots",
+        description="`logicdiag experiment FILE` is `logicdiag experiment run FILE`. See docs/experiments.md.",
+    ).add_subparsers(required=True, metavar="COMMAND")
+
+    start = about.add_parser(
+        "run",
+        help="train and evaluate every cell, several side by side; go on where it stopped",
+        description="What is done is skipped, what was begun goes on. A cell that fails is named at the end (exit code "
+        "1) and stops no other. Ctrl-C saves all runs and says how to go on.",
+    )
+    _add_experiment_file(start)
+    start.add_argument("--only", action="append", default=[], metavar="P", help="cells with P in their names; * and ?")
+    start.add_argument("--jobs", type=int, metavar="N", help="runs side by side; default: the file's jobs")
+    start.add_argument(
+        "--minutes",
+        type=float,
+        metavar="N",
+        help="begin nothing that should take longer; save and stop after N minutes",
+    )
+    start.add_argument("--dry-run", action="store_true", help="list the cells and how far they are")
+    start.set_defaults(run=commands.experiment_run)
+
+    table = about.add_parser(
+        "table",
+        help="mean and standard deviation over seeds: Markdown, CSV and plots",
+        description="Writes TABLE.csv (one row a run; rows of other machines and data sets stay), TABLE-DATASET.md and "
+        "plots. Needs no data; plots need matplotlib.",
+    )
+    _add_experiment_file(table)
+    table.add_argument("--no-plots", action="store_true", help="tables alone")
+    table.add_argument(
+        "--prune", action="store_true", help="drop this data set's CSV rows that are in no cell any more"
+    )
+    table.set_defaults(run=commands.experiment_table)
+
+    measure = about.add_parser(
+        "accuracy",
+        help="how good pseudo labels were, of all runs (opens the hidden masks)",
+        description="As `logicdiag pseudo`, for the runs of an experiment.",
+    )
+    _add_experiment_file(measure)
+    measure.add_argument(
+        "--only", action="append", default=[], metavar="P", help="cells with P in their names; * and ?"
+    )
+    _add_accuracy(measure)
+    measure.set_defaults(run=commands.experiment_accuracy)
+
+    about.add_parser("work").set_defaults(run=commands.experiment_work)  # one cell; started by `run`
+
+    one = every.add_parser(
+        "pseudo",
+        help="how good a run's pseudo labels were, before and after repair (opens the hidden masks)",
+        description="Predicts the unlabelled training images with every snapshot of a run (or its last network), makes "
+        "pseudo labels of them and holds these against the masks, which training never opens. Writes RUN/pseudo.json.",
+    )
+    one.add_argument("run_folder", metavar="RUN")
+    one.add_argument("changes", nargs="*", metavar="KEY=VALUE", help="settings to change, such as data.root=...")
+    _add_accuracy(one)
+    one.set_defaults(run=commands.pseudo)
+
+
+def _add_experiment_file(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("config", metavar="FILE", help="an experiment, a YAML file")
+    parser.add_argument(
+        "changes", nargs="*", metavar="KEY=VALUE", help="of the experiment or of all runs, such as data.root=..."
+    )
+
+
+def _add_accuracy(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--images", type=int, metavar="N", help="measure on N of the images, evenly taken; default: all"
+    )
+    parser.add_argument("--device", metavar="D", help="cpu, cuda, ...; default: a GPU if there is one")
+    parser.add_argument("--again", action="store_true", help="measure anew what was measured")
 
 
 def _add_inference(parser: argparse.ArgumentParser, checkpoint: str, told: str) -> None:

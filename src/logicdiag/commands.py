@@ -187,6 +187,54 @@ def demo(args: argparse.Namespace) -> int:
     return 0
 
 
+def experiment_run(args: argparse.Namespace) -> int:
+    """Exit code 1 if a cell failed, 130 if it was interrupted."""
+    from .experiment.commands import list_cells, run_experiment
+
+    changes = [*args.changes, *([] if args.jobs is None else [f"jobs={args.jobs}"])]
+    if args.dry_run:
+        return list_cells(args.config, changes, args.only, Console(highlight=False))
+    return run_experiment(args.config, changes, args.only, args.minutes)
+
+
+def experiment_table(args: argparse.Namespace) -> int:
+    from .experiment.commands import make_table
+
+    return make_table(args.config, args.changes, not args.no_plots, args.prune, Console(highlight=False))
+
+
+def experiment_accuracy(args: argparse.Namespace) -> int:
+    from .experiment.commands import measure_experiment
+
+    with _progress() as show:
+        return measure_experiment(
+            args.config, args.changes, args.only, args.images, args.device, args.again, Console(highlight=False), show
+        )
+
+
+def experiment_work(args: argparse.Namespace) -> int:
+    from .engine.stop import Interrupted
+    from .experiment.worker import read_job, work
+
+    try:
+        work(read_job())
+    except Interrupted as stopped:
+        sys.stderr.write(f"logicdiag: {stopped}\n")
+        return 130
+    return 0
+
+
+def pseudo(args: argparse.Namespace) -> int:
+    from .experiment.accuracy import measure_run, render
+
+    with _progress() as show:
+        found = measure_run(args.run_folder, tuple(args.changes), args.images, args.device, args.again, show)
+    console = Console(highlight=False)
+    console.print(render(found))
+    console.print(escape(f"written: {Path(args.run_folder) / 'pseudo.json'}"), soft_wrap=True)
+    return 0
+
+
 def _inference(args: argparse.Namespace) -> Any:
     """How images are predicted, where the command says so; None: as the run does."""
     from .engine.inference import InferenceConfig

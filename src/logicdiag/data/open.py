@@ -47,6 +47,20 @@ def open_split(config: DataConfig, base: Path | None = None, split: str | None =
     return Split(data.hierarchy, items, record(f"scenes, seed {config.scenes.seed}: {split}", items))
 
 
+def open_hidden(config: DataConfig, base: Path | None = None) -> Split:
+    """The unlabelled images with their masks, where they have some: to measure pseudo labels afterwards.
+
+    Training never calls this; a test holds it to that.
+    """
+    choose("data.layout", config.layout, [SCENES, *LAYOUTS])
+    if config.layout != SCENES:
+        return Opening(config, base).hidden()
+    data = _open_scenes(config)
+    names = {photo.name for photo in data.unlabeled}
+    items = tuple(item for item in data.split("train") if item.name in names)
+    return Split(data.hierarchy, items, record(f"scenes, seed {config.scenes.seed}: unlabeled", items))
+
+
 class Opening:
     """A data set being opened. `problem` is told what is wrong with an item; it raises, or goes on without the item."""
 
@@ -86,6 +100,23 @@ class Opening:
         self.layout.prepare(found)
         items = self.masked(found)
         return Split(self.hierarchy, items, record(source, items))
+
+    def hidden(self) -> Split:
+        """Unlabelled images of the data set itself that have a mask."""
+        labeled, source = self.entries(self.config.labeled, "data.labeled")
+        photos = self.unlabeled(self.found(labeled, source))
+        names = [photo.name for photo in photos if photo.name in self.layout.images]
+        self.layout.prepare(names)
+        items = []
+        for name in names:
+            try:
+                item = self.layout.masked(name, self.hierarchy)
+            except DataError:  # this one has none
+                continue
+            path = getattr(item.labels, "path", None)
+            if path is None or path.exists():
+                items.append(item)
+        return Split(self.hierarchy, tuple(items), record(rule(self.config.unlabeled), items))
 
     # ---- lists --------------------------------------------------------------------------------------
 

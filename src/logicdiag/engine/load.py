@@ -22,6 +22,14 @@ NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
 
 def load_config(path: str | Path, overrides: Iterable[str] = ()) -> Config:
     """The configuration of a file, with `key.key=value` changes; the values are YAML."""
+    data = read_settings(path)
+    for override in overrides:
+        put_override(data, override)
+    return build(Config, data, str(path))
+
+
+def read_settings(path: str | Path) -> dict[str, Any]:
+    """The keys of a YAML file, not yet checked."""
     path = Path(path)
     try:
         text = path.read_text(encoding="utf-8")
@@ -34,9 +42,7 @@ def load_config(path: str | Path, overrides: Iterable[str] = ()) -> Config:
         data = {}
     if not isinstance(data, dict):
         raise ConfigError(f"{path}: expected keys such as data: and model:, found {_kind(data)}")
-    for override in overrides:
-        _override(data, override)
-    return build(Config, data, str(path))
+    return data
 
 
 def build(kind: type[T], data: Mapping[str, Any], source: str = "configuration") -> T:
@@ -46,16 +52,17 @@ def build(kind: type[T], data: Mapping[str, Any], source: str = "configuration")
 
 def dump_config(config: Any) -> str:
     """The whole configuration as YAML, defaults included."""
-    return yaml.safe_dump(_plain(config), sort_keys=False, allow_unicode=True)
+    return yaml.safe_dump(plain(config), sort_keys=False, allow_unicode=True)
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """A configuration as mappings, lists and values."""
     if dataclasses.is_dataclass(value):
-        return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
+        return {key: plain(item) for key, item in value.items()}
     return value
 
 
@@ -86,10 +93,21 @@ def _yaml(text: str, source: str) -> Any:
         raise ConfigError(f"{source}{where}: {what}{problem}") from None
 
 
-def _override(data: dict[str, Any], override: str) -> None:
+def put_override(data: dict[str, Any], override: str) -> None:
+    """`key.key=value`, into nested mappings."""
     key, equals, text = override.partition("=")
     if not equals or not key:
         raise ConfigError(f"{override!r} is no change of a setting, expected key=value, such as optimizer.lr=0.01")
+    put(data, key, parse_value(text, key))
+
+
+def parse_value(text: str, key: str) -> Any:
+    """The value that a text stands for in YAML."""
+    return _yaml(text, key) if text else None
+
+
+def put(data: dict[str, Any], key: str, value: Any) -> None:
+    """Set `key.key` of nested mappings."""
     *parents, last = key.split(".")
     for parent in parents:
         below = data.setdefault(parent, {})
@@ -98,7 +116,7 @@ def _override(data: dict[str, Any], override: str) -> None:
         if not isinstance(below, dict):
             raise ConfigError(f"{key} cannot be set: {parent} is {_kind(below)}, not a part of the configuration")
         data = below
-    data[last] = _yaml(text, key) if text else None
+    data[last] = value
 
 
 def _dataclass(kind: type, data: Any, key: str, source: str) -> Any:
@@ -107,7 +125,7 @@ def _dataclass(kind: type, data: Any, key: str, source: str) -> Any:
     if not isinstance(data, Mapping):
         raise ConfigError(f"{source}: {key} is {_kind(data)}, expected keys below it")
     hints = typing.get_type_hints(kind)
-    fields = {f.name for f in dataclasses.fields(kind)}
+    fields = {f.name for f in dataclasses.fields(kind) if f.init}
     for name in data:
         if name not in fields:
             known = "" if (near := hint(str(name), fields)) else f"; there are {', '.join(sorted(fields))}"

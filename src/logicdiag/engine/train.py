@@ -49,11 +49,11 @@ MAY_MOVE = (
 """Settings that may be others when a run goes on: where things are, and not what is learned; lists are compared."""
 
 
-def resume(path: str | Path, changes: Sequence[str] = ()) -> Run:
+def resume(path: str | Path, changes: Sequence[str] = (), observe: Callable[[Trainer], None] | None = None) -> Run:
     """Go on with a run that was interrupted, to its end; its weights come out as if it had never stopped.
 
     A run without a checkpoint had not come that far, and begins again. `changes` may say where data and devices are
-    now.
+    now; `observe` is as for `train`.
     """
     for change in changes:
         if change.partition("=")[0] not in MAY_MOVE:
@@ -75,5 +75,5 @@ def resume(path: str | Path, changes: Sequence[str] = ()) -> Run:
                 cut_metrics(run.path, trainer.done)
                 remove_parts(run.path)
             here.wait()
-            trainer.run()
+            trainer.run(observe)
     return run

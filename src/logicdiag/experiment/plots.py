@@ -1,0 +1,185 @@
+"""Plots of an experiment, as PNG files. Needs matplotlib (`pip install "logicdiag[plots]"`)."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ..errors import ConfigError
+from ..files import written_whole
+from .config import Experiment
+from .rows import Row
+from .table import Group, ResultTable
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C6D31")
+"""Okabe and Ito's, which colour-blind people tell apart; markers differ as well. Yellow is too pale on white."""
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+WIDTH, DPI = 10.0, 120
+"""Inches, and pixels per inch."""
+STYLE = {
+    "font.size": 13,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.alpha": 0.3,
+    "lines.linewidth": 2,
+    "lines.markersize": 7,
+    "legend.frameon": False,
+}
+PANELS = {
+    "right pseudo labels (%)": ("after", "before"),
+    "right among those that count (%)": ("learned",),
+    "pixels in conflict (%)": ("conflict",),
+    "right among those in conflict (%)": ("conflict_after", "conflict_before"),
+    "counted pixels (%)": ("counted",),
+}
+"""What is drawn solid and what is drawn dashed."""
+
+
+def draw(folder: Path, name: str, e: Experiment, table: ResultTable, measured: Sequence[Row]) -> list[Path]:
+    """mIoU against labels (or by row, where labels do not vary), and pseudo labels over training."""
+    plt = _matplotlib()
+    written = []
+    with plt.rc_context(STYLE):
+        if any(mean.n for mean in table.means.values()):
+            path = folder / f"{name}.png"
+            several = sum(any(table.means[g.name, n, "last"].n for g in table.groups) for n in table.labels) > 1
+            figure = (_against_labels if several else _by_row)(plt, e, table)
+            written.append(_save(plt, figure, path))
+        for labels in sorted({row["labels"] for row in measured}, key=_order):
+            path = folder / f"{name}-pseudo{f'-{labels}' if labels else ''}.png"
+            chosen = [row for row in measured if row["labels"] == labels]
+            written.append(_save(plt, _pseudo(plt, e, table.groups, chosen, labels), path))
+    return written
+
+
+def _matplotlib() -> Any:
+    try:
+        import matplotlib
+    except ImportError:
+        raise ConfigError('plots need matplotlib; install it with: pip install "logicdiag[plots]"') from None
+    matplotlib.use("Agg")
+    import matplotlib.pyplot
+
+    return matplotlib.pyplot
+
+
+def _save(plt: Any, figure: Any, path: Path) -> Path:
+    with written_whole([path]) as [part]:
+        figure.savefig(part, format="png", dpi=DPI)
+    plt.close(figure)
+    return path
+
+
+def _order(labels: str) -> float:
+    return float(labels) if labels else 0.0
+
+
+def _look(index: int) -> dict[str, Any]:
+    return {"color": COLOURS[index % len(COLOURS)], "marker": MARKERS[index % len(MARKERS)]}
+
+
+# ---- mIoU ------------------------------------------------------------------------------------------------------------
+
+
+def _against_labels(plt: Any, e: Experiment, table: ResultTable) -> Any:
+    figure, axes = plt.subplots(figsize=(WIDTH, 6.2), layout="constrained")
+    counts = [count for count in table.labels if count is not None]
+    shown = [g for g in table.groups if any(table.means[g.name, count, "last"].n for count in counts)]
+    for index, group in enumerate(table.groups):
+        if group not in shown:
+            continue
+        means = [(count, table.means[group.name, count, "last"]) for count in counts]
+        means = [(count, mean) for count, mean in means if mean.n]
+        aside = 1.012 ** (shown.index(group) - (len(shown) - 1) / 2)  # so that error bars do not hide each other
+        axes.errorbar(
+            [count * aside for count, _ in means],
+            [mean.mean for _, mean in means],
+            [0.0 if math.isnan(mean.deviation) else mean.deviation for _, mean in means],
+            label=group.name,
+            capsize=3,
+            **_look(index),
+        )
+    axes.set_xscale("log")
+    axes.set_xticks(counts, [str(count) for count in counts])
+    axes.set_xticks([], minor=True)
+    axes.set(xlabel="labelled images", ylabel=f"mIoU on {_reported(e, table)} (%), last checkpoint", title=_title(e))
+    figure.legend(loc="outside lower center", ncols=2 if len(shown) > 3 else max(1, len(shown)), fontsize=11)
+    return figure
+
+
+def _by_row(plt: Any, e: Experiment, table: ResultTable) -> Any:
+    count = next(n for n in table.labels if any(table.means[g.name, n, "last"].n for g in table.groups))
+    shown = [g for g in table.groups if table.means[g.name, count, "last"].n]
+    figure, axes = plt.subplots(figsize=(WIDTH, 2.2 + 0.45 * len(shown)), layout="constrained")
+    for index, which in enumerate(("last", "best")):
+        means = [table.means[group.name, count, which] for group in shown]
+        axes.errorbar(
+            [mean.mean for mean in means],
+            [place + (index - 0.5) * 0.24 for place in range(len(shown))],
+            xerr=[0.0 if math.isnan(mean.deviation) else mean.deviation for mean in means],
+            linestyle="none",
+            label=f"{which} checkpoint",
+            capsize=3,
+            **_look(index),
+        )
+    axes.set_yticks(range(len(shown)), [group.name for group in shown])
+    axes.invert_yaxis()
+    labels = "" if count is None else f", {count} labels"
+    axes.set(xlabel=f"mIoU on {_reported(e, table)} (%)", title=f"{_title(e)}{labels}")
+    figure.legend(loc="outside lower center", ncols=2, fontsize=11)
+    return figure
+
+
+def _title(e: Experiment) -> str:
+    return f"{e.title} ({e.dataset})"
+
+
+def _reported(e: Experiment, table: ResultTable) -> str:
+    return str(e.evaluate or table.groups[0].cells[0].config.data.val)
+
+
+# ---- pseudo labels ---------------------------------------------------------------------------------------------------
+
+
+def _pseudo(plt: Any, e: Experiment, groups: Sequence[Group], rows: Sequence[Row], labels: str) -> Any:
+    """One line for each row of the table; the sixth place is the legend's."""
+    figure, grid = plt.subplots(3, 2, figsize=(WIDTH, 11), layout="constrained")
+    for (title, (after, *before)), axes in zip(PANELS.items(), grid.flat, strict=False):
+        for index, group in enumerate(groups):
+            mine = [row for row in rows if row["cell"] in _names(group)]
+            _line(axes, mine, after, label=group.name, **_look(index))
+            for key in before:
+                _line(axes, mine, key, linestyle="--", alpha=0.7, **_look(index))
+        axes.set_xlabel("step")
+        axes.set_ylabel(title, fontsize=11)
+    legend = grid.flat[-1]
+    legend.axis("off")
+    legend.legend(*grid.flat[0].get_legend_handles_labels(), loc="center", fontsize=12)
+    count = f", {labels} labels" if labels else ""
+    what = "solid: after psi; dashed: before, the likeliest leaf"
+    figure.suptitle(f"Pseudo labels: {_title(e)}{count}\n{what}", fontsize=13)
+    return figure
+
+
+def _names(group: Group) -> set[str]:
+    return {cell.name for cell in group.cells}
+
+
+def _line(axes: Any, rows: Sequence[Row], key: str, **look: Any) -> None:
+    """The mean over runs at each step, with a band of one standard deviation."""
+    values: dict[int, list[float]] = {}
+    for row in rows:
+        if row.get(key):
+            values.setdefault(int(row["step"]), []).append(float(row[key]))
+    steps = sorted(values)
+    if not steps:
+        return
+    means = [statistics.fmean(values[step]) for step in steps]
+    spread = [statistics.stdev(values[step]) if len(values[step]) > 1 else 0.0 for step in steps]
+    axes.plot(steps, means, **look)
+    low, high = ([m + sign * s for m, s in zip(means, spread, strict=True)] for sign in (-1, 1))
+    axes.fill_between(steps, low, high, color=look["color"], alpha=0.12, linewidth=0)

@@ -1,0 +1,255 @@
+"""The table of an experiment: mean and standard deviation over seeds, as Markdown; one row a run, as CSV."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import ConfigError, hint
+from .accuracy import read_pseudo
+from .config import Experiment
+from .grid import COLUMNS, MORE, Cell
+from .rows import Merged, Row, merge, write
+from .show import duration
+from .store import Result, Store, last_step, read_result, split_name
+from .tally import SHARES
+
+IDENTITY = ("dataset", "cell", "key")
+WHICH = ("last", "best")
+SAME = "the reported list"
+"""In the column chosen_on: the best checkpoint was chosen on what is reported."""
+
+
+@dataclass(frozen=True)
+class Mean:
+    """Over `n` of `planned` runs; the deviation is that of a sample, and NaN for a single run."""
+
+    mean: float
+    deviation: float
+    n: int
+    planned: int
+
+    def __str__(self) -> str:
+        """
+        >>> str(mean([40.0, 42.0], 3)), str(mean([40.0], 3)), str(mean([], 3))
+        ('41.00 ± 1.41 (2 of 3)', '40.00 (1 of 3)', '–')
+        """
+        if not self.n:
+            return "–"
+        spread = "" if math.isnan(self.deviation) else f" ± {self.deviation:.2f}"
+        return f"{self.mean:.2f}{spread} ({self.n}{f' of {self.planned}' * (self.n < self.planned)})"
+
+
+def mean(values: Sequence[float], planned: int) -> Mean:
+    deviation = statistics.stdev(values) if len(values) > 1 else math.nan
+    return Mean(statistics.fmean(values) if values else math.nan, deviation, len(values), planned)
+
+
+@dataclass(frozen=True)
+class Group:
+    """A row of the table: cells that differ in labels, seeds and pooled axes alone."""
+
+    name: str
+    cells: tuple[Cell, ...]
+
+    def of(self, labels: int | None) -> list[Cell]:
+        return [cell for cell in self.cells if cell.labels == labels]
+
+
+@dataclass(frozen=True)
+class ResultTable:
+    csv: Path
+    groups: list[Group]
+    labels: list[int | None]
+    means: dict[tuple[str, int | None, str], Mean]
+    """(group, labels, last or best) -> mean."""
+    markdown: str
+
+
+def make(e: Experiment, cells: Sequence[Cell], prune: bool = False) -> ResultTable:
+    """Merge what is on disk into the CSV file, and make the table of both."""
+    store = Store(e.out_folder)
+    results = {cell.key: read_result(store.run(cell)) for cell in cells}
+    fresh = [row_of(cell, results[cell.key], e) for cell in cells if results[cell.key].is_done(e.evaluate)]
+    csv = e.results_folder / f"{e.table}.csv"
+    rows = merge(csv, fresh, IDENTITY)
+    ours = {(cell.name, cell.key) for cell in cells}
+    stale = [row for row in rows if row["dataset"] == e.dataset and (row["cell"], row["key"]) not in ours]
+    if prune:
+        rows = [row for row in rows if row not in stale]
+        stale = []
+    place = {(cell.name, cell.key): number for number, cell in enumerate(cells)}
+    rows.sort(key=lambda row: (row["dataset"], place.get((row["cell"], row["key"]), len(place))))
+    write(csv, rows, COLUMNS, MORE)
+    known = {row["key"]: row for row in rows if row["dataset"] == e.dataset and row["split"] == split_name(e.evaluate)}
+    groups, labels = grouped(cells, e.pool), list(dict.fromkeys(cell.labels for cell in cells))
+    labels.sort(key=lambda count: count or 0)
+    means = {
+        (group.name, count, which): mean(
+            [float(known[cell.key][f"miou_{which}"]) for cell in group.of(count) if cell.key in known],
+            len(group.of(count)),
+        )
+        for group in groups
+        for count in labels
+        for which in WHICH
+    }
+    text = [f"# {e.title}\n", *_heading(e, known, cells)]
+    text += _tables(groups, labels, means)
+    text += _differences(e, groups, labels, known)
+    text += _notes(known, cells, results, len(stale))
+    text += _unfinished([cell for cell in cells if cell.key not in known], store)
+    return ResultTable(csv, groups, labels, means, "\n".join(text) + "\n")
+
+
+def row_of(cell: Cell, result: Result, e: Experiment) -> Row:
+    """mIoU is in per cent, at the leaves."""
+    found = result.evaluated[split_name(e.evaluate)]["last"]
+    values = cell.columns()
+    values["labels"] = result.labels if cell.labels is None else cell.labels
+    for which in WHICH:
+        values[f"miou_{which}"] = _number(result.miou(e.evaluate, which))
+        share = result.val.get(which)
+        values[f"val_{which}"] = _number(None if share is None else 100 * share)
+    same = result.val.get("fingerprint") == found["list"]["fingerprint"]
+    values |= {
+        "best_step": result.val.get("best_step"),
+        "split": split_name(e.evaluate),
+        "images": found["images"],
+        "chosen_on": "" if not result.val else SAME if same else str(cell.config.data.val),
+        "steps": cell.config.train.steps,
+        "minutes": f"{result.seconds / 60:.2f}",
+    }
+    return {name: "" if value is None else str(value) for name, value in values.items()}
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.4f}"
+
+
+def grouped(cells: Iterable[Cell], pool: Sequence[str]) -> list[Group]:
+    found: dict[str, list[Cell]] = {}
+    for cell in sorted(cells, key=lambda cell: cell.place):
+        options = {axis: value for axis, value in cell.options.items() if axis not in pool}
+        name = ", ".join(f"{axis} = {value}" if "." in axis else value for axis, value in options.items())
+        found.setdefault(name or "all", []).append(cell)
+    return [Group(name, tuple(members)) for name, members in found.items()]
+
+
+def pseudo_rows(e: Experiment, cells: Sequence[Cell], prune: bool = False) -> Merged:
+    """How good pseudo labels were: one row for each snapshot of each run, merged into a CSV file of their own.
+
+    Shares are in per cent.
+    """
+    store, fresh = Store(e.out_folder), []
+    for cell in cells:
+        measured = read_pseudo(store.run(cell))
+        for moment in measured.get("moments", []):
+            shares = {name: _number(None if moment.get(name) is None else 100 * moment[name]) for name in SHARES}
+            values = {**cell.columns(), "step": moment["step"], "steps": cell.config.train.steps, **shares}
+            values |= {"images": measured["images"], "pixels": moment["pixels"]}
+            fresh.append({name: "" if value is None else str(value) for name, value in values.items()})
+    csv = e.results_folder / f"{e.table}-pseudo.csv"
+    rows = merge(csv, fresh, (*IDENTITY, "step"))
+    places = {(cell.name, cell.key) for cell in cells}
+    ours = [row for row in rows if row["dataset"] == e.dataset and (row["cell"], row["key"]) in places]
+    if prune:
+        rows = [row for row in rows if row["dataset"] != e.dataset or row in ours]
+    if rows or csv.is_file():
+        write(csv, rows, COLUMNS[:6], ("step", "steps", *SHARES, "images", "pixels", "cell", "key"))
+    return Merged(csv, ours)
+
+
+# ---- Markdown --------------------------------------------------------------------------------------------------------
+
+
+def _heading(e: Experiment, known: dict[str, Row], cells: Sequence[Cell]) -> list[str]:
+    images = sorted({int(row["images"]) for row in known.values()})
+    count = f" ({', '.join(map(str, images))} images)" if images else ""
+    over = "seeds" + "".join(f" and {axis}" for axis in e.pool)
+    steps = ", ".join(map(str, sorted({cell.config.train.steps for cell in cells})))
+    reported = f"`{cells[0].config.data.val if e.evaluate is None else e.evaluate}`"
+    return [
+        f"{e.dataset}, {steps} steps. mIoU in per cent on {reported}{count}: mean ± sample standard deviation over "
+        f"{over} (number of runs).\n"
+    ]
+
+
+def _tables(
+    groups: Sequence[Group], labels: Sequence[int | None], means: dict[tuple[str, int | None, str], Mean]
+) -> list[str]:
+    if len(labels) == 1:
+        [count] = labels
+        head = "" if count is None else f"{count} labels"
+        body = [[group.name, *(str(means[group.name, count, which]) for which in WHICH)] for group in groups]
+        return _markdown([head, "last checkpoint", "best checkpoint"], body)
+    out = []
+    for which in WHICH:
+        body = [[group.name, *(str(means[group.name, count, which]) for count in labels)] for group in groups]
+        out += [f"**{which.capitalize()} checkpoint**\n", *_markdown(["labels", *map(str, labels)], body)]
+    return out
+
+
+def _differences(
+    e: Experiment, groups: Sequence[Group], labels: Sequence[int | None], known: dict[str, Row]
+) -> list[str]:
+    """Each run less the reference's with the same labels and seed: what chance does to both is taken out."""
+    if e.reference is None:
+        return []
+    names = [group.name for group in groups]
+    if e.reference not in names:
+        raise ConfigError(f"{e.source}: reference is {e.reference!r}, which is no row{hint(e.reference, names)}")
+    reference = groups[names.index(e.reference)]
+    body = []
+    for group in groups:
+        if group is not reference:
+            found = [_paired(group.of(count), reference.of(count), known) for count in labels]
+            body.append([group.name, *(f"+{mean}" if mean.n and mean.mean >= 0 else str(mean) for mean in found)])
+    head = ["labels" if len(labels) > 1 else "", *("last checkpoint" if n is None else f"{n}" for n in labels)]
+    return [f"**Last checkpoint, less {e.reference} with the same labels and seed**\n", *_markdown(head, body)]
+
+
+def _paired(cells: Sequence[Cell], reference: Sequence[Cell], known: dict[str, Row]) -> Mean:
+    beside = {cell.seed: float(known[cell.key]["miou_last"]) for cell in reference if cell.key in known}
+    pairs = [cell for cell in cells if cell.key in known and cell.seed in beside]
+    return mean([float(known[cell.key]["miou_last"]) - beside[cell.seed] for cell in pairs], len(cells))
+
+
+def _markdown(head: Sequence[str], body: Sequence[Sequence[str]]) -> list[str]:
+    lines = [head, ["---", *["---:"] * (len(head) - 1)], *body]
+    return [*("| " + " | ".join(text.replace("|", "\\|") for text in line) + " |" for line in lines), ""]
+
+
+def _notes(known: dict[str, Row], cells: Sequence[Cell], results: dict[str, Result], stale: int) -> list[str]:
+    notes = []
+    ours = {cell.key: known[cell.key] for cell in cells if cell.key in known}
+    if any(row["chosen_on"] == SAME for row in ours.values()):
+        notes.append("The best checkpoint was chosen on the very list that is reported: read *last*.")
+    elif chosen := sorted({row["chosen_on"] for row in ours.values() if row["chosen_on"]}):
+        notes.append(f"The best checkpoint was chosen on `{', '.join(chosen)}`, which is another list.")
+    for cell in cells:
+        count = results[cell.key].labels
+        if cell.labels is not None and count not in (None, cell.labels):
+            notes.append(f"{cell.name} was trained on {count} labelled images, not {cell.labels}.")
+    if ours:
+        seconds = 60 * sum(float(row["minutes"]) for row in ours.values())
+        notes.append(
+            f"{len(ours)} runs took {duration(seconds)} together, each on its own clock (several ran side by side)."
+        )
+    if stale:
+        some = f"{stale} rows of the CSV file are" if stale > 1 else "A row of the CSV file is"
+        notes.append(f"{some} of other settings, and not in this table (`--prune` drops them).")
+    return [*(f"- {note}" for note in notes), ""] if notes else []
+
+
+def _unfinished(cells: Sequence[Cell], store: Store) -> list[str]:
+    if not cells:
+        return []
+    lines = []
+    for cell in cells:
+        step, why = last_step(store.run(cell)), store.failure(cell)
+        state = f"failed: {why}" if why else f"at step {step} of {cell.config.train.steps}" if step else "not begun"
+        lines.append(f"- {cell.name}: {state}")
+    return [f"{len(cells)} of the cells are not done:\n", *lines, ""]

@@ -1,0 +1,192 @@
+"""From a file to cells: what varies, what it is called, and which cells are one run."""
+
+import re
+
+import pytest
+import yaml
+
+from logicdiag.cli import main
+from logicdiag.errors import LogicDiagError
+from logicdiag.experiment.config import load_experiment
+from logicdiag.experiment.grid import expand, key_of, select, unique
+
+from ..engine.small import settings
+from .files import experiment, experiment_file
+
+TWO = {"name": {"FixMatch, flat": {"psi.name": "threshold", "model.head": "flat"}, "LogicDiag": None}}
+LABELS = {"labels": [4, 2], "data": {"scenes": {"labeled": "{labels}", "seed": "{seed}"}}}
+
+
+def test_the_whole_grid(tmp_path):
+    _, cells = experiment(tmp_path, grid=[TWO, {"psi.q": [1, 5]}], seeds=[0, 1], **LABELS)
+    assert [cell.name for cell in cells][:5] == [
+        "fixmatch-flat-labels2-seed0",
+        "logicdiag-labels2-seed0",
+        "psi.q=1-labels2-seed0",
+        "psi.q=5-labels2-seed0",
+        "fixmatch-flat-labels2-seed1",
+    ]
+    assert len(cells) == 4 * 2 * 2
+    first, last = cells[0], cells[-1]
+    assert (first.config.model.head, first.config.psi.name, first.config.train.seed) == ("flat", "threshold", 0)
+    assert (last.config.psi.q, last.labels, last.config.data.scenes.labeled) == (5, 4, 4)
+    assert (last.config.train.seed, last.config.data.scenes.seed) == (1, 1)
+    assert all(re.fullmatch(r"[a-z0-9._=+-]+", cell.name + cell.run_name) for cell in cells)
+    assert first.columns() == {
+        "dataset": "scenes", "method": "fixmatch", "psi": "threshold", "head": "flat", "labels": 2, "seed": 0,
+        "name": "FixMatch, flat", "cell": first.name, "key": first.key,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("order", "names"),
+    [
+        ("labels", ["a-labels2-seed0", "b-labels2-seed0", "a-labels2-seed1", "b-labels2-seed1", "a-labels4-seed0"]),
+        ("seeds", ["a-labels2-seed0", "b-labels2-seed0", "a-labels4-seed0", "b-labels4-seed0", "a-labels2-seed1"]),
+        ("file", ["a-labels2-seed0", "a-labels2-seed1", "a-labels4-seed0", "a-labels4-seed1", "b-labels2-seed0"]),
+    ],
+)
+def test_orders(tmp_path, order, names):
+    grid = [{"name": {"a": None, "b": {"psi.q": 1}}}]
+    _, cells = experiment(tmp_path, grid=grid, seeds=[0, 1], order=order, **LABELS)
+    assert [cell.name for cell in cells][:5] == names
+
+
+def test_axes_of_a_block_are_combined(tmp_path):
+    block = {"name": {"a": None, "b": {"psi": {"q": 1}}}, "method.weight": [1, 2.5]}
+    _, cells = experiment(tmp_path, grid=[block])
+    found = {cell.name: (cell.config.psi.q, cell.config.method.weight) for cell in cells}
+    assert found == {
+        "a-method.weight=1-seed0": (5, 1),
+        "a-method.weight=2.5-seed0": (5, 2.5),
+        "b-method.weight=1-seed0": (1, 1),
+        "b-method.weight=2.5-seed0": (1, 2.5),
+    }
+
+
+def test_equal_settings_are_one_run(tmp_path):
+    """However they are written, in whatever experiment, and wherever the data are."""
+    _, cells = experiment(tmp_path, grid=[{"psi.q": [5.0, 1]}, {"method.weight": [5]}, {"name": {"as it is": None}}])
+    five, one, weight, plain = cells
+    assert five.key == weight.key == plain.key != one.key
+    assert five.run_name == weight.run_name
+    assert [cell.name for cell in unique(cells)] == [five.name, one.name]
+    _, other = experiment(tmp_path, "data.root=/elsewhere", "data.workers=3", "train.device=cpu")
+    assert other[0].key == plain.key
+    _, more = experiment(tmp_path, "train.steps=7")
+    assert more[0].key != plain.key
+    assert key_of(plain.config, "other data") != plain.key
+
+
+def test_seeds_do_not_share(tmp_path):
+    _, cells = experiment(tmp_path, seeds=[0, 1])
+    assert len({cell.key for cell in cells}) == 2
+
+
+def test_base_and_changes(tmp_path):
+    """A file below, then the experiment, then the command line; mappings are merged."""
+    (tmp_path / "parts").mkdir()
+    below = {
+        **settings(),
+        "labels": [2, 4, 3],
+        "seeds": [5],
+        "jobs": 3,
+        "data": {**settings()["data"], **LABELS["data"]},
+    }
+    (tmp_path / "parts" / "tiny.yaml").write_text(yaml.safe_dump(below), "utf-8")
+    content = {
+        "dataset": "tiny",
+        "base": "parts/{dataset}.yaml",
+        "fewest": 2,
+        "train": {"steps": 4},
+        "out": "x/{dataset}",
+    }
+    (tmp_path / "e.yaml").write_text(yaml.safe_dump(content), "utf-8")
+    e = load_experiment(tmp_path / "e.yaml", ["jobs=2", "train.log_every=1"])
+    [first, _] = cells = expand(e)
+    assert (e.jobs, e.out, e.table, [cell.labels for cell in cells]) == (2, "x/tiny", "e", [2, 3])
+    assert (first.config.train.steps, first.config.train.log_every, first.config.train.val_every) == (4, 1, 3)
+    assert (first.seed, e.folder) == (5, str(tmp_path / "parts"))
+
+
+def test_select(tmp_path):
+    _, cells = experiment(tmp_path, grid=[TWO], seeds=[0, 1], **LABELS)
+    assert select(cells, []) == cells
+    assert {cell.name for cell in select(cells, ["logicdiag"])} == {c.name for c in cells if c.name[0] == "l"}
+    assert len(select(cells, ["*-seed1", "fixmatch*labels2-seed0"])) == 5
+    with pytest.raises(LogicDiagError, match="no cell is named logicdiag-labels3-seed0 .did you mean 'logicdiag-lab"):
+        select(cells, ["logicdiag-labels3-seed0"])
+
+
+@pytest.mark.parametrize(
+    ("keys", "says"),
+    [
+        ({"gird": []}, "unknown key gird (did you mean 'grid'?)"),
+        ({"source": "x"}, "unknown key source"),
+        ({"grid": {"a": 1}}, "grid is a mapping, expected a list of a mapping"),
+        ({"grid": [{"a": 1}]}, "the axis 'a' is 1, expected options with their settings, or values"),
+        ({"grid": [{"a": [1, 2]}]}, "the axis 'a' has a list of values, so it must be a setting such as psi.q"),
+        ({"grid": [{"psy.q": [1, 2]}]}, "(did you mean 'psi'?)"),
+        ({"grid": [{"a": {"b": 1}}]}, "the option 'b' of 'a' is 1, expected settings such as psi.q: 1"),
+        ({"grid": [{"method": {"b": None}}]}, "an axis is called 'method', which is a column of every table"),
+        ({"grid": [{"a": {"b": {"psi.p": 1}}}]}, "cell b-seed0: unknown key psi.p"),
+        ({"grid": [{"a": {"b": {"psi.q": "x"}}}]}, "psi.q is 'x', expected a number"),
+        ({"grid": [{"a": {"b": {"psi.q": 1}}, "psi.q": [1]}]}, "two axes of one block set psi.q: a, psi.q"),
+        ({"grid": [{"a": {"b": None, "B!": {"psi.q": 1}}}]}, "two cells are called b-seed0"),
+        ({"grid": [{"psi.q": [1, 1]}]}, "the cell psi.q=1-seed0 stands twice"),
+        ({"labels": [2]}, "labels are [2], but no setting has {labels}"),
+        ({"data": LABELS["data"]}, "a setting has {labels}, but labels are not given"),
+        ({"labels": [0], "data": LABELS["data"]}, "labels is [0], expected different whole numbers of at least 1"),
+        ({"seeds": []}, "seeds is [], expected different whole numbers of at least 0"),
+        ({"seeds": [1, 1]}, "seeds is [1, 1], expected different whole numbers"),
+        ({"seeds": "all"}, "seeds is 'all', expected a list of a whole number"),
+        ({"jobs": 0}, "jobs is 0, expected a whole number of at least 1"),
+        ({"fewest": 0}, "fewest is 0"),
+        ({"order": "label"}, "order is 'label', expected one of labels, seeds, file (did you mean 'labels'?)"),
+        ({"keep": "al"}, "keep is 'al', expected one of all, networks, results (did you mean 'all'?)"),
+        ({"snapshots": [0.5, 2]}, "snapshots is [0.5, 2.0], expected how many, or shares of the run from 0 to 1"),
+        ({"snapshots": -1}, "snapshots is -1"),
+        ({"pool": ["seed"]}, "pool has 'seed', which is no axis of the grid"),
+        ({"table": "a/b"}, "table is 'a/b', expected a name for files"),
+        ({"base": "nowhere.yaml"}, "nowhere.yaml cannot be read"),
+        ({"base": 7}, "base is 7, expected a file, or the settings themselves"),
+        ({"base": "{dataset}.yaml", "dataset": None}, "so dataset must be given, such as dataset=NAME"),
+    ],
+)
+def test_mistakes(tmp_path, monkeypatch, capsys, keys, says):
+    """One sentence, that names the file; nothing is written."""
+    monkeypatch.chdir(tmp_path)
+    content = {"base": settings(), "dataset": "scenes", "out": "out", **keys}
+    (tmp_path / "e.yaml").write_text(yaml.safe_dump(content), "utf-8")
+    assert main(["experiment", "e.yaml"]) == 2
+    captured = capsys.readouterr()
+    assert says in captured.err
+    assert captured.err.startswith("logicdiag: ")
+    assert len(captured.err.splitlines()) == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["e.yaml"]
+
+
+def test_what_the_grid_varies_cannot_be_changed(tmp_path):
+    path = experiment_file(tmp_path, grid=[{"psi.q": [1, 5]}])
+    for change in ("psi.q=3", "train.seed=1"):
+        with pytest.raises(LogicDiagError, match=f"{change} has no effect"):
+            load_experiment(path, [change])
+
+
+def test_dry_run(tmp_path, capsys):
+    path = experiment_file(tmp_path, grid=[{"psi.q": [5]}, {"name": {"LogicDiag": None}}])
+    for words in (["experiment", str(path), "--dry-run"], ["experiment", "run", "--dry-run", str(path), "jobs=2"]):
+        assert main(words) == 0
+        out = capsys.readouterr().out.splitlines()
+        assert out[0].startswith("psi.q=5-seed0    to do")
+        assert out[1].endswith("(as psi.q=5-seed0)")
+        assert out[2].startswith("2 cells, 1 runs")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("words", ["", "run", "table", "accuracy"])
+def test_help_needs_nothing(words, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(["experiment", *words.split(), "--help"])
+    assert stopped.value.code == 0
+    assert "experiment" in capsys.readouterr().out

@@ -1,0 +1,307 @@
+"""Cells side by side: skipped, gone on with, failed, stopped; with stand-ins, and once with real training."""
+
+import io
+import json
+import os
+import shutil
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from rich.console import Console
+
+from logicdiag.cli import main
+from logicdiag.engine.load import dump_config, plain
+from logicdiag.engine.run import load_checkpoint, open_run
+from logicdiag.engine.stop import Interrupted, stop_signals
+from logicdiag.errors import DataError, RunError
+from logicdiag.experiment.config import load_experiment
+from logicdiag.experiment.expect import Expectation
+from logicdiag.experiment.grid import expand
+from logicdiag.experiment.runner import Runner, Running, located
+from logicdiag.experiment.show import Show, line
+from logicdiag.experiment.store import Store, last_step, last_words, read_result
+from logicdiag.experiment.worker import Job, read_job, snapshots, work
+
+from ..engine.small import folder_dataset, on_disk, settings, started, stop_after
+from .files import experiment, experiment_file, finish
+
+FAKE = (sys.executable, str(Path(__file__).parent / "fake_worker.py"))
+
+
+def runner(e, cells, minutes=None, command=FAKE):
+    console = Console(file=io.StringIO(), width=200)
+    return Runner(e, cells, Show(len(cells), console), minutes, command)
+
+
+def begun(e):
+    return (e.out_folder / "begun.txt").read_text().splitlines()
+
+
+def wait_for(condition, seconds=60.0):
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until, "it never came"
+        time.sleep(0.02)
+
+
+def test_everything_is_done_and_then_skipped(tmp_path):
+    e, cells = experiment(tmp_path, "jobs=2", grid=[{"psi.q": [1]}, {"name": {"same": {"psi.q": 1}}}], seeds=[0, 1])
+    outcome = runner(e, cells).run()
+    assert [cell.name for cell in outcome.done] == ["psi.q=1-seed0", "psi.q=1-seed1"]
+    assert (outcome.failed, outcome.left, outcome.stopped) == ({}, [], "")
+    assert sorted(begun(e)) == sorted({cell.run_name for cell in cells})
+    again = runner(e, cells).run()
+    assert len(again.done) == 2
+    assert len(begun(e)) == 2
+
+
+def test_jobs_run_side_by_side(tmp_path):
+    """Three that each wait until all three have begun."""
+    e, cells = experiment(tmp_path, "jobs=3", grid=[{"psi.q": [5]}], seeds=[0, 1, 2])
+    assert len(runner(e, cells).run().done) == 3
+
+
+def test_failing_cells_are_named_and_stop_no_other(tmp_path):
+    e, cells = experiment(tmp_path, grid=[{"psi.q": [2, 4, 1]}])
+    made = runner(e, cells)
+    outcome = made.run()
+    assert [cell.name for cell in outcome.done] == ["psi.q=1-seed0"]
+    assert outcome.failed["psi.q=2-seed0"] == "the soup is cold"
+    assert outcome.failed["psi.q=4-seed0"].startswith("killed by SIGKILL")
+    assert "something before" in made.store.log(cells[0]).read_text()
+    assert made.store.failure(cells[0]) == "the soup is cold"
+    assert made.store.state(cells[0], None) == "failed"
+    assert runner(e, cells).run().failed.keys() == outcome.failed.keys()  # tried again
+    assert len(begun(e)) == 5
+
+
+def test_stopped_by_the_clock(tmp_path, monkeypatch):
+    """Those that run are asked to save; the others are not begun. The clock jumps when two have come to step 2."""
+    e, cells = experiment(tmp_path, "jobs=2", grid=[{"psi.q": [3]}], seeds=[0, 1, 2])
+    runs = [Store(e.out_folder).run(cell) for cell in cells]
+
+    def monotonic():
+        far = sum(last_step(run) >= 2 for run in runs) == 2
+        return time.monotonic() + 3600 * far
+
+    clock = SimpleNamespace(monotonic=monotonic, sleep=time.sleep, strftime=time.strftime)
+    monkeypatch.setattr("logicdiag.experiment.runner.time", clock)
+    outcome = runner(e, cells, minutes=10).run()
+    assert outcome.stopped == "time"
+    assert {cell.name for cell in outcome.left} == {cell.name for cell in cells}
+    assert sum((run / "saved.txt").is_file() for run in runs) == len(begun(e)) == 2
+    assert outcome.failed == {}
+
+
+def test_interrupted_by_a_signal(tmp_path):
+    e, cells = experiment(tmp_path, grid=[{"psi.q": [3, 1]}])
+    made = runner(e, cells)
+    run = made.store.run(cells[0])
+
+    def interrupt():
+        wait_for(lambda: last_step(run) == 2)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    outcome = made.run()
+    thread.join()
+    assert (outcome.stopped, [cell.name for cell in outcome.left]) == (
+        "interrupted",
+        ["psi.q=3-seed0", "psi.q=1-seed0"],
+    )
+    assert (run / "saved.txt").is_file()
+    assert made.store.state(cells[0], None) == "begun"
+
+
+def test_two_runners_do_not_meet(tmp_path):
+    e, cells = experiment(tmp_path, grid=[{"psi.q": [1]}])
+    with Store(e.out_folder).locked(), pytest.raises(RunError, match="is in use: another `logicdiag experiment`"):
+        runner(e, cells).run()
+    assert len(runner(e, cells).run().done) == 1
+
+
+def test_data_that_no_cell_can_open(tmp_path):
+    e, cells = experiment(tmp_path, "data.layout=folder", "data.root=nowhere", grid=[{"psi.q": [1, 2]}])
+    with pytest.raises(DataError, match="data.root is 'nowhere'"):
+        runner(e, cells).run()
+    assert not (e.out_folder / "begun.txt").exists()
+
+
+# ---- how long it takes ----------------------------------------------------------------------------------------------
+
+
+def running(cell, *seen, start=0):
+    """Begun at time 0, and seen at steps and times."""
+    one = Running(cell, SimpleNamespace(), 0, 0.0, start, step=start)  # type: ignore[arg-type]
+    for step, now in seen:
+        one.see(step, now)
+    return one
+
+
+def test_expectations(tmp_path):
+    """A kind that is not known takes as long as the slowest that is."""
+    grid = [{"name": {"a": None, "b": {"method.name": "supervised"}}}]
+    e, [a, b] = experiment(tmp_path, "train.steps=100", grid=grid, jobs=2)
+    expect = Expectation(Store(e.out_folder), e)
+    assert expect.seconds(a) is None
+    assert expect.left([], [a, b]) is None
+    early = running(a, (20, 15.0), start=10)
+    assert early.per_step() is None
+    assert expect.seconds(b, [early]) is None
+    assert line(early) == ("a-seed0", "20/100", "", "")
+    one = running(a, (20, 15.0), (20, 17.0), (30, 20.0), start=10)  # 0.5 s a step, 10 s to start
+    assert expect.seconds(b, [one]) == pytest.approx(10 + 50)
+    assert expect.left([one], [b]) == pytest.approx((35 + 60) / 2)
+    assert line(one) == ("a-seed0", "30/100", "2.0/s", "35 s left")
+    expect.learn(running(b, (10, 5.0), (100, 23.0)), 30.0)  # 0.2 s a step, 10 s at both ends
+    assert expect.seconds(b, [one]) == pytest.approx(10 + 20)
+    run = Store(e.out_folder).run(b)
+    run.mkdir(parents=True)
+    (run / "metrics.jsonl").write_text('{"step": 60}\n{"step": 7')
+    assert expect.seconds(b) == pytest.approx(10 + 8)
+    expect.learn(running(a), 50.0)  # too quick to be seen
+    assert expect.seconds(a) == pytest.approx(50)
+
+
+def test_what_should_end_too_late_is_not_begun(tmp_path):
+    """But what takes longer than any budget goes on piece by piece."""
+    e, [cell] = experiment(tmp_path, "train.steps=100")
+    made = runner(e, [cell], minutes=2)
+    assert made._fits(cell, left=1)  # nothing is known
+    made.expect.learn(running(cell), 90.0)
+    assert made._fits(cell, left=91)
+    assert not made._fits(cell, left=89)
+    made.expect.known.clear()
+    made.expect.learn(running(cell), 121.0)
+    assert made._fits(cell, left=1)
+
+
+# ---- files ----------------------------------------------------------------------------------------------------------
+
+
+def test_last_lines(tmp_path):
+    assert last_step(tmp_path) == 0
+    (tmp_path / "metrics.jsonl").write_text("".join(f'{{"step": {i}, "x": "{"y" * 50}"}}\n' for i in range(500)))
+    assert last_step(tmp_path) == 499
+    (tmp_path / "log").write_text("Traceback\n  x\nRuntimeError: boom\n\n")
+    assert last_words(tmp_path / "log") == "RuntimeError: boom"
+    assert last_words(tmp_path / "none") == "it ended without a word"
+
+
+def test_runs_are_known_by_their_settings_too(tmp_path):
+    """As when a setting was added since, and keys are others now."""
+    e, [cell] = experiment(tmp_path)
+    run = finish(e, cell, 40)
+    (run / "config.yaml").write_text(dump_config(cell.config))
+    old = run.rename(run.parent / "fixmatch-with-an-old-key")
+    assert Store(e.out_folder).run(cell) == old
+    assert Store(e.out_folder).state(cell, None) == "done"
+    assert Store(e.out_folder).state(cell, "test") == "begun"
+
+
+def test_damaged_results_are_named(tmp_path):
+    (tmp_path / "result.json").write_text("{")
+    with pytest.raises(RunError, match="result.json cannot be read"):
+        read_result(tmp_path)
+
+
+def test_a_worker_stops_when_its_runner_is_gone():
+    job = Job("r", {}, ".", "d", None, (1,), "all")
+    read, write = os.pipe()
+    with stop_signals() as asked:
+        os.write(write, job.line().encode())
+        assert read_job(read).run == "r"
+        assert not asked()
+        os.close(write)
+        wait_for(asked)
+    os.close(read)
+
+
+def test_work_is_not_for_people(capsys, monkeypatch):
+    read, write = os.pipe()
+    os.close(write)
+    with pytest.raises(RunError, match="is for `logicdiag experiment`"):
+        read_job(read)
+    os.close(read)
+
+
+# ---- real training --------------------------------------------------------------------------------------------------
+
+
+def test_train_interrupt_go_on(tmp_path, capsys):
+    """Two real runs, one of which cannot be; Ctrl-C; on from there; all that a table needs."""
+    base = settings(train={"steps": 20, "log_every": 1, "val_every": 10})
+    grid = [{"name": {"good": None, "bad": {"model.head": "flat"}}}]
+    path = experiment_file(tmp_path, base=base, grid=grid, jobs=2, snapshots=2, keep="networks")
+    process = started("experiment", path)
+    out = tmp_path / "out"
+
+    def far_enough():
+        [*runs] = out.glob("runs/*hierarchical*")
+        return bool(runs) and last_step(runs[0]) >= 2 and any(out.glob("failed/*"))
+
+    wait_for(far_enough)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 130
+    assert "bad-seed0: set model.head to hierarchical, or psi.name to threshold" in err.replace(
+        "psi.name is diagnosis, which reasons about every concept, but model.head is flat and predicts leaves alone; ",
+        "",
+    )
+    assert f"logicdiag: stopped with 1 to do; go on with: logicdiag experiment {path}" in err
+    [run] = out.glob("runs/*")
+    step = load_checkpoint(run, "cpu")["done"]
+    assert 2 <= step < 20
+    assert not read_result(run).trained
+
+    assert main(["experiment", str(path)]) == 1
+    err = capsys.readouterr().err
+    assert f"good-seed0: goes on from step {step}" in err
+    assert "failed: bad-seed0:" in err
+    assert "1 of 2 runs done, 1 failed" in err
+    result = read_result(run)
+    assert result.is_done(None)
+    assert result.labels == 4
+    assert result.evaluated["val"]["last"]["miou"] == pytest.approx(result.val["last"])
+    assert sorted(file.name for file in (run / "snapshots").iterdir()) == [
+        "step-000010.safetensors",
+        "step-000020.safetensors",
+    ]
+    assert not (run / "checkpoint.pt").exists()
+    last, snapshot = (open_run(run).model(name).state_dict() for name in ("last", "snapshots/step-000020"))
+    assert all(tensor.equal(snapshot[name]) for name, tensor in last.items())
+    assert json.loads((run / "evaluation-val.json").read_text())["checkpoints"].keys() == {"last", "best"}
+
+
+def test_a_half_done_run_goes_on_elsewhere(tmp_path, monkeypatch):
+    """Data, lists beside the experiment's file, and the run itself have moved; the weights come out the same."""
+    first = folder_dataset(tmp_path / "one" / "data")
+    (tmp_path / "one" / "mine.txt").write_text("i0\ni1\n")
+    data = {**on_disk(first), "root": "data", "labeled": "mine.txt"}
+    path = experiment_file(tmp_path / "one", base=settings(data=data))
+
+    def job(folder):
+        e = load_experiment(folder / path.name, [f"out={folder / 'out'}"])
+        [cell] = expand(e)
+        run = Store(e.out_folder).run(cell)
+        return Job(str(run), plain(located(e, cell.config)), e.folder, e.dataset, "val", (2, 6), "all")
+
+    whole = shutil.copytree(tmp_path / "one", tmp_path / "whole")
+    work(job(whole))
+    with monkeypatch.context() as patch:
+        stop_after(patch, 3)
+        with pytest.raises(Interrupted):
+            work(job(tmp_path / "one"))
+    there = (tmp_path / "one").rename(tmp_path / "two")
+    work(job(there))
+    one, other = (open_run(Path(job(folder).run)).model("last").state_dict() for folder in (whole, there))
+    assert all(tensor.equal(other[name]) for name, tensor in one.items())
+    assert len(snapshots(Path(job(there).run))) == 2
+    assert read_result(Path(job(there).run)).is_done("val")
+    assert read_result(Path(job(there).run)).labels == 2

@@ -1,0 +1,238 @@
+"""Tables of results that are written by hand: means, files that grow, what is not done."""
+
+import csv
+import json
+import math
+import sys
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from logicdiag.cli import main
+from logicdiag.errors import ConfigError, DataError
+from logicdiag.experiment import plots
+from logicdiag.experiment.rows import read
+from logicdiag.experiment.store import Store
+from logicdiag.experiment.table import SAME, make, pseudo_rows
+
+from .files import experiment, experiment_file, finish
+from .test_grid import LABELS, TWO
+
+MIOU = {0: 40.0, 1: 42.0, 2: 47.0}
+"""Mean 43; the squares of the deviations are 9 + 1 + 16 = 26, so the sample standard deviation is sqrt(13)."""
+
+
+def rows_of(path):
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_mean_and_standard_deviation(tmp_path):
+    e, cells = experiment(tmp_path, grid=[TWO], seeds=[0, 1, 2], evaluate="test", **LABELS)
+    for cell in cells:
+        if cell.labels == 2 and cell.options["name"] == "LogicDiag":
+            finish(e, cell, MIOU[cell.seed], MIOU[cell.seed] + 1)
+    finish(e, cells[0], 30.25)
+    table = make(e, cells)
+    found = table.means["LogicDiag", 2, "last"]
+    assert (found.mean, found.n, found.planned) == (pytest.approx(43), 3, 3)
+    assert found.deviation == pytest.approx(math.sqrt(13))
+    assert table.means["LogicDiag", 2, "best"].mean == pytest.approx(44)
+    assert table.means["LogicDiag", 4, "last"].n == 0
+    lines = table.markdown.splitlines()
+    assert lines[0] == "# small"
+    assert "mIoU in per cent on `test` (7 images)" in table.markdown
+    assert "| LogicDiag | 43.00 ± 3.61 (3) | – |" in lines
+    assert "| FixMatch, flat | 30.25 (1 of 3) | – |" in lines
+    assert "| LogicDiag | 44.00 ± 3.61 (3) | – |" in lines
+    assert "chosen on `val`, which is another list" in table.markdown
+    assert "8 of the cells are not done:" in lines
+    assert "- fixmatch-flat-labels2-seed1: not begun" in lines
+    rows = rows_of(table.csv)
+    assert len(rows) == 4
+    assert list(rows[0])[:9] == [
+        "dataset", "method", "psi", "head", "labels", "seed", "miou_last", "miou_best", "name"
+    ]  # fmt: skip
+    assert (rows[1]["method"], rows[1]["psi"], rows[1]["head"]) == ("fixmatch", "diagnosis", "hierarchical")
+    assert (rows[1]["labels"], rows[1]["seed"], rows[1]["miou_last"], rows[1]["miou_best"]) == (
+        "2", "0", "40.0000", "41.0000"
+    )  # fmt: skip
+    assert rows[1]["minutes"] == "1.50"
+
+
+def test_differences_are_seed_by_seed(tmp_path):
+    """40, 42, 47 less 39, 40, 41 are 1, 2, 6: mean 3, and (4 + 1 + 9) / 2 = 7 is the variance."""
+    e, cells = experiment(tmp_path, grid=[TWO], seeds=[0, 1, 2], reference="FixMatch, flat")
+    for cell in cells:
+        finish(e, cell, MIOU[cell.seed] if cell.options["name"] == "LogicDiag" else 39 + cell.seed)
+    text = make(e, cells).markdown
+    assert "less FixMatch, flat with the same labels and seed" in text
+    assert "| LogicDiag | +3.00 ± 2.65 (3) |" in text.splitlines()
+    e.reference = "FixMatch"
+    with pytest.raises(ConfigError, match="reference is 'FixMatch', which is no row .did you mean 'FixMatch, flat'"):
+        make(e, cells)
+
+
+def test_pooled_axes(tmp_path):
+    grid = [{"name": {"none": {"psi.q": 1}}}, {"name": {"random": None}, "data.hierarchy_seed": [1, 2]}]
+    e, cells = experiment(tmp_path, grid=grid, seeds=[0, 1], pool=["data.hierarchy_seed"])
+    for number, cell in enumerate(cell for cell in cells if cell.options["name"] == "random"):
+        finish(e, cell, 10.0 * number)
+    table = make(e, cells)
+    assert [group.name for group in table.groups] == ["none", "random"]
+    assert table.means["random", None, "last"].mean == pytest.approx(15)
+    assert table.means["random", None, "last"].planned == 4
+    assert "over seeds and data.hierarchy_seed" in table.markdown
+    assert [row["data.hierarchy_seed"] for row in rows_of(table.csv)] == ["1", "2", "1", "2"]
+
+
+def test_supervised_has_no_psi(tmp_path):
+    e, [cell] = experiment(tmp_path, "method.name=supervised")
+    finish(e, cell, 40, labels=4)
+    [row] = rows_of(make(e, [cell]).csv)
+    assert (row["psi"], row["labels"]) == ("none", "4")
+
+
+def test_results_add_up(tmp_path):
+    """Runs that are not on disk any more, and other data sets, stay; other settings are said, and pruned if asked."""
+    e, cells = experiment(tmp_path, seeds=[0, 1, 2])
+    first = finish(e, cells[0], 40)
+    make(e, cells)
+    (first / "result.json").unlink()
+    finish(e, cells[1], 50)
+    other, [foreign] = experiment(tmp_path, "dataset=others", f"out={tmp_path / 'o'}", f"results={e.results_folder}")
+    finish(other, foreign, 99)
+    make(other, [foreign])
+    table = make(e, cells)
+    assert [(row["dataset"], row["miou_last"]) for row in rows_of(table.csv)] == [
+        ("others", "99.0000"),
+        ("scenes", "40.0000"),
+        ("scenes", "50.0000"),
+    ]
+    assert table.means["all", None, "last"].mean == pytest.approx(45)
+    finish(e, cells[1], 60)  # done anew: the new row counts
+    assert make(e, cells).means["all", None, "last"].mean == pytest.approx(50)
+
+    changed, now = experiment(tmp_path, "train.steps=7", seeds=[0])
+    finish(changed, now[0], 10)
+    table = make(changed, now)
+    assert table.means["all", None, "last"].mean == pytest.approx(10)
+    assert "2 rows of the CSV file are of other settings" in table.markdown
+    make(changed, now, prune=True)
+    assert [row["dataset"] for row in rows_of(table.csv)] == ["others", "scenes"]
+
+
+def test_one_run_in_two_rows(tmp_path):
+    e, cells = experiment(tmp_path, grid=[{"psi.q": [5]}, {"name": {"LogicDiag": None}}])
+    finish(e, cells[0], 40)
+    table = make(e, cells)
+    assert [row["miou_last"] for row in rows_of(table.csv)] == ["40.0000"] * 2
+    assert "1 runs took" in table.markdown
+
+
+def test_what_is_said_below(tmp_path):
+    e, cells = experiment(tmp_path, grid=[{"psi.q": [1, 2, 5]}], **LABELS)
+    store = Store(e.out_folder)
+    same = {"last": 0.4, "best": 0.4, "best_step": 3, "fingerprint": "reported"}
+    finish(e, cells[0], 40, val=same, labels=3)
+    store.fail(cells[1], "the soup is cold")
+    half = store.run(cells[2])
+    half.mkdir()
+    (half / "metrics.jsonl").write_text('{"step": 4}\n')
+    text = make(e, cells).markdown
+    assert "chosen on the very list that is reported: read *last*" in text
+    assert "psi.q=1-labels2-seed0 was trained on 3 labelled images, not 2." in text
+    assert "- psi.q=2-labels2-seed0: failed: the soup is cold" in text
+    assert "- psi.q=5-labels2-seed0: at step 4 of 6" in text
+    assert rows_of(e.results_folder / "small.csv")[0]["chosen_on"] == SAME
+
+
+def test_a_file_that_is_no_table(tmp_path):
+    (tmp_path / "x.csv").write_text("a,b\n1,2\n")
+    with pytest.raises(DataError, match="the column 'cell' is missing"):
+        read(tmp_path / "x.csv", ["cell"])
+
+
+# ---- pseudo labels and plots ----------------------------------------------------------------------------------------
+
+
+def measured(run, *after):
+    moments = [
+        {"step": 3 * i, "pixels": 10, "before": 0.5, "after": value, "counted": 0.75, "learned": 0.9, "conflict": 0.1}
+        for i, value in enumerate(after, 1)
+    ]
+    (run / "pseudo.json").write_text(json.dumps({"images": 2, "of": 2, "moments": moments}))
+
+
+def test_rows_of_pseudo_labels_add_up(tmp_path):
+    e, cells = experiment(tmp_path, seeds=[0, 1])
+    first, second = (finish(e, cell, 40) for cell in cells)
+    measured(first, 0.6, 0.7)
+    assert len(pseudo_rows(e, cells).rows) == 2
+    (first / "pseudo.json").unlink()
+    measured(second, 0.8)
+    found = pseudo_rows(e, cells)
+    assert [(row["seed"], row["step"], row["after"]) for row in found.rows] == [
+        ("0", "3", "60.0000"),
+        ("0", "6", "70.0000"),
+        ("1", "3", "80.0000"),
+    ]
+    changed, now = experiment(tmp_path, "train.steps=7")
+    assert pseudo_rows(changed, now, prune=True).rows == []
+    assert rows_of(found.csv) == []
+    found = pseudo_rows(e, cells)
+    assert list(rows_of(found.csv)[0])[:8] == ["dataset", "method", "psi", "head", "labels", "seed", "step", "steps"]
+
+
+def test_the_command_writes_everything(tmp_path, capsys):
+    pytest.importorskip("matplotlib")
+    path = experiment_file(tmp_path, grid=[TWO], seeds=[0, 1], results=str(tmp_path / "results"), **LABELS)
+    e, cells = experiment(tmp_path, grid=[TWO], seeds=[0, 1], results=str(tmp_path / "results"), **LABELS)
+    for cell in cells:
+        run = finish(e, cell, 40 + cell.seed + cell.labels)
+        measured(run, 0.6, 0.7 + 0.1 * cell.seed)
+    assert main(["experiment", "table", str(path)]) == 0
+    out = capsys.readouterr().out
+    assert "| LogicDiag | 42.50 ± 0.71 (2) | 44.50 ± 0.71 (2) |" in out
+    names = {file.name for file in (tmp_path / "results").iterdir()}
+    pictures = {"small-scenes.png", "small-scenes-pseudo-2.png", "small-scenes-pseudo-4.png"}
+    assert names == {"small.csv", "small-scenes.md", "small-pseudo.csv", *pictures}
+    assert (tmp_path / "results" / "small-scenes.md").read_text("utf-8") in out
+    for name in pictures:
+        picture = np.asarray(Image.open(tmp_path / "results" / name).convert("RGB")).astype(int)
+        assert picture.shape[1] >= 1000
+        colours = [tuple(int(c[i : i + 2], 16) for i in (1, 3, 5)) for c in plots.COLOURS[:3]]
+        pixels = [int((abs(picture - colour).sum(2) < 30).sum()) for colour in colours]
+        assert pixels[0] > 100, name  # a line in the first colour, one in the second, none in the third
+        assert pixels[1] > 100, name
+        assert pixels[2] == 0, name
+
+
+def test_a_plot_by_row(tmp_path):
+    pytest.importorskip("matplotlib")
+    e, cells = experiment(tmp_path, grid=[{"psi.q": [1, 2]}])
+    finish(e, cells[0], 40, 45)
+    finish(e, cells[1], 42, 43)
+    [path] = plots.draw(tmp_path, "x", e, make(e, cells), [])
+    picture = np.asarray(Image.open(path).convert("RGB")).astype(int)
+    assert len(np.unique(picture.reshape(-1, 3), axis=0)) > 20
+
+
+def test_nothing_yet(tmp_path):
+    pytest.importorskip("matplotlib")
+    e, cells = experiment(tmp_path, grid=[{"psi.q": [1, 2]}])
+    assert plots.draw(tmp_path, "x", e, make(e, cells), []) == []
+
+
+def test_without_matplotlib(tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    path = experiment_file(tmp_path)
+    e, [cell] = experiment(tmp_path)
+    finish(e, cell, 40)
+    assert main(["experiment", "table", str(path)]) == 0
+    out = capsys.readouterr().out
+    assert 'no plots: plots need matplotlib; install it with: pip install "logicdiag[plots]"' in out
+    assert (tmp_path / "out" / "tables" / "small-scenes.md").is_file()
+    assert main(["experiment", "table", str(path), "--no-plots"]) == 0
+    assert "no plots" not in capsys.readouterr().out
