@@ -29,8 +29,8 @@ HOW = ("foreach", "fused", "capturable")
 class Optimizer:
     """One step: set the rate, unscale, clip, move. Gradients must already be those of all processes.
 
-    On CUDA (but for fp16) a step is one fused call for each group, its rates are tensors, and the state is there from the beginning,
-    so that a step can be captured.
+    On CUDA, but for fp16, a step is one fused call for each group, its rates are tensors, and the state is there from
+    the beginning, so that a step can be captured.
     """
 
     def __init__(self, model: Segmenter, config: OptimizerConfig, steps: int, precision: str, device: str) -> None:
