@@ -219,7 +219,7 @@ def on_gpu(**changes):
 def test_captured_steps_on_a_gpu_are_the_steps(method):
     changes = {"method": {"name": method, "teacher_decay": DECAY[method], "ramp": [0.0, 1.0]}}
     plain, captured = on_gpu(train={"capture": False}, **changes), on_gpu(train={"capture": True}, **changes)
-    captured.stepper.capture_with(CudaRecorder(), pytest.fail)
+    captured.stepper.capture_with(CudaRecorder(captured.here.device), pytest.fail)
     for one, other in zip(steps(plain, 8), steps(captured, 8), strict=True):
         assert one == pytest.approx(other, rel=0.02)
     assert captured.stepper.capture.captured is not None
@@ -232,7 +232,7 @@ def test_steps_on_a_gpu_never_wait(capture, optimizer):
     clipped = {"name": optimizer, "clip": 1.0}
     made = on_gpu(train={"capture": capture}, method={"teacher_decay": 0.5}, optimizer=clipped)
     if capture:
-        made.stepper.capture_with(CudaRecorder(), pytest.fail)
+        made.stepper.capture_with(CudaRecorder(made.here.device), pytest.fail)
     with ExitStack() as stack:
         batches = made._batches(stack)
         for step in range(FIRST + 4):

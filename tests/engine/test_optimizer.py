@@ -70,3 +70,20 @@ def test_a_state_goes_from_one_kind_of_device_to_another(name, devices):
         take(model, optimizer, step)
         take(moved_to, resumed, step)
     close(model, moved_to)
+
+
+def test_with_a_loss_scale_nothing_is_fused():
+    """A step that the scale skips must leave the momentum alone, which torch's fused SGD does not."""
+    model = built(encoder="small", decoder_channels=8)
+    config = OptimizerConfig(clip=None)
+    assert Optimizer(model, config, 10, "bf16", "cuda").fused
+    optimizer = Optimizer(model, config, 10, "fp16", "cpu")
+    assert not optimizer.fused
+    for value in (torch.inf, 1.0):
+        before = [parameter.clone() for parameter in model.parameters()]
+        for parameter in model.parameters():
+            optimizer.backward((parameter * value).sum())
+        optimizer.step(0, {})
+        moved_at_all = any((a != b).any() for a, b in zip(before, model.parameters(), strict=True))
+        assert moved_at_all == (value == 1.0)
+        assert all(parameter.isfinite().all() for parameter in model.parameters())

@@ -102,6 +102,19 @@ def test_channels_last_and_autocast_agree_with_plain_float32():
     torch.testing.assert_close(half.float(), plain, rtol=0.05, atol=0.02)
 
 
+def test_channels_last_lasts():
+    """Features that change their order of memory on the way are copied; only the logits are wanted in the other one."""
+    model = built(encoder="small").to(memory_format=torch.channels_last)
+    seen = []
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Conv2d):
+            module.register_forward_pre_hook(lambda _, args, name=name: seen.append((name, args[0])))
+    logits = model(images(2, 65, 50))
+    others = [name for name, x in seen if not x.is_contiguous(memory_format=torch.channels_last)]
+    assert others == ["encoder.body.stem.0"]  # the image itself
+    assert logits.is_contiguous()
+
+
 def test_decoder_channels():
     assert built(encoder="small").classifier.in_channels == 64
     assert built(encoder="small", decoder_channels=24).classifier.in_channels == 24

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Protocol
@@ -61,19 +62,26 @@ class Recorder(Protocol):
 
 
 class CudaRecorder:
+    def __init__(self, device: torch.device) -> None:
+        self.stream = torch.cuda.Stream(device)
+
     def aside(self, work: Callable[[], None]) -> None:
         """On a stream of its own, as torch wants it before a capture."""
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
+        self.stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self.stream):
             work()
-        torch.cuda.current_stream().wait_stream(stream)
+        torch.cuda.current_stream().wait_stream(self.stream)
 
     def record(self, work: Callable[[], None]) -> Callable[[], None]:
-        graph = torch.cuda.CUDAGraph()
-        # The threads that load images pin memory meanwhile, which is none of the graph's business.
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-            work()
+        graph, before = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
+        gc.collect()  # what another run left is not to be freed meanwhile
+        try:
+            # Threads that load images pin memory meanwhile, which is none of the graph's business.
+            with torch.cuda.graph(graph, stream=self.stream, capture_error_mode="thread_local"):
+                work()
+        except BaseException:
+            torch.cuda.set_stream(before)  # torch stays on the other one if the capture cannot be ended
+            raise
         return graph.replay
 
 

@@ -49,13 +49,14 @@ class Stepper:
         self.move(index, batches, [moved(plan, self.here.device) for plan in plans])
 
     def _captured(self, capture: Capture, index: int, batches: Batches, plans: Sequence[Plan]) -> None:
-        capturing = capture.captured is None and not capture.left
+        capturing = not capture.left
         try:
             capture(index, batches, plans)
         except RuntimeError as error:
-            if not capturing:
+            if not capturing or capture.captured is not None:
                 raise
-            reason = str(error.__context__ or error).splitlines()[0]
+            cause = error.__context__ or error  # ending a capture that went wrong goes wrong too
+            reason = (str(cause) or type(cause).__name__).splitlines()[0]
             if self.config.capture:
                 raise RunError(f"train.capture is true, but the step could not be captured: {reason}") from error
             self.warn(f"the step could not be captured, and is slower: {reason}")
@@ -87,11 +88,13 @@ class Stepper:
 
     def pixels(self, batches: Batches) -> tuple[Tensor, Tensor]:
         """Pixels of the whole step that the two losses are means over."""
-        counts = torch.zeros(2, dtype=torch.float64, device=self.here.device)
-        for labeled, unlabeled in batches:
-            assert labeled.leaf is not None
-            counts[0] += (labeled.leaf >= 0).sum()
-            if unlabeled is not None:
-                counts[1] += unlabeled.valid.sum()
+        labeled = torch.stack([_count(views.leaf) for views, _ in batches]).sum()
+        unlabeled = [views.valid.sum() for _, views in batches if views is not None]
+        counts = torch.stack([labeled, torch.stack(unlabeled).sum() if unlabeled else torch.zeros_like(labeled)])
         counts = self.here.add(counts).clamp(min=1).float()
         return counts[0], counts[1]
+
+
+def _count(leaf: Tensor | None) -> Tensor:
+    assert leaf is not None  # of labelled views
+    return (leaf >= 0).sum()

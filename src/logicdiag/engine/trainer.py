@@ -140,7 +140,7 @@ class Trainer:
         if self.compiles:
             compile_method(self.method)
         if self.captures:
-            self.stepper.capture_with(CudaRecorder(), warn)
+            self.stepper.capture_with(CudaRecorder(self.here.device), warn)
         return FIRST + 1 if self.captures else int(self.compiles)
 
     def _started(self, display: Display, steps: int, seconds: float) -> None:

@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .resize import resize
+from .resize import channels_last, resize
 
 LOW_CHANNELS = 48
 
@@ -87,8 +87,8 @@ class ImagePooling(nn.Module):
             mean = F.batch_norm(mean, norm.running_mean, norm.running_var, norm.weight, norm.bias, eps=norm.eps)
         else:
             mean = norm(mean)
-        out: Tensor = self.activation(mean)
-        return out.expand(-1, -1, x.shape[-2], x.shape[-1])
+        out: Tensor = self.activation(mean).expand(-1, -1, x.shape[-2], x.shape[-1])
+        return out.contiguous(memory_format=torch.channels_last) if channels_last(x) else out  # as its neighbours
 
 
 def _layer(inside: int, outside: int, kernel: int = 3, dilation: int = 1, separable: bool = False) -> nn.Sequential:

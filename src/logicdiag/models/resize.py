@@ -28,11 +28,16 @@ def by_matrices(x: Float[Tensor, "b c _ _"], size: tuple[int, int]) -> Float[Ten
     """The same as a matrix for the rows and one for the columns; in the memory order of `x`."""
     rows = matrix(x.shape[2], size[0], x.device, x.dtype)
     columns = matrix(x.shape[3], size[1], x.device, x.dtype)
-    if x.is_contiguous() or not x.is_contiguous(memory_format=torch.channels_last):
+    if not channels_last(x):
         return rows @ (x @ columns.T)
     wide = columns @ x.permute(0, 2, 3, 1)
     tall: Tensor = (rows @ wide.flatten(2)).unflatten(2, (size[1], -1))
     return tall.permute(0, 3, 1, 2)
+
+
+def channels_last(x: Float[Tensor, "b c _ _"]) -> bool:
+    """Whether the channels of a pixel stand together in memory, and not the pixels of a channel."""
+    return not x.is_contiguous() and x.is_contiguous(memory_format=torch.channels_last)
 
 
 def matrix(inside: int, outside: int, device: torch.device, dtype: torch.dtype) -> Float[Tensor, "outside inside"]:
