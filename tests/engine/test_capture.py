@@ -9,6 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from logicdiag.data.open import open_dataset
 from logicdiag.engine.capture import FIRST, CudaRecorder, wants_capture
 from logicdiag.engine.distributed import World
+from logicdiag.engine.optimizer import Optimizer
 from logicdiag.engine.step import Stepper
 from logicdiag.engine.trainer import Trainer
 from logicdiag.errors import ConfigError, RunError
@@ -73,6 +74,28 @@ def test_replayed_steps_are_the_steps(method):
     assert steps(plain, 6) == steps(captured, 6)
     assert recorder.calls == ["aside"] * FIRST + ["record"] + ["replay"] * (6 - FIRST)
     same(plain.state(), captured.state())
+
+
+def as_on_cuda(made):
+    """Let the optimiser and the teacher follow the plan's tensors, as they do where steps are captured."""
+    c = made.config
+    made.stepper.optimizer = Optimizer(made.model, c.optimizer, c.train.steps, "fp32", "cuda")
+    teacher = made.method.teacher
+    made.method.follow = lambda index, plan: teacher.update(made.model, 0, plan["decay"])
+
+
+@pytest.mark.parametrize("optimizer", [{"name": "sgd", "clip": 0.5, "warmup": 4}, {"name": "sgd", "lr": 0.01}])
+def test_replayed_steps_follow_the_schedule(optimizer):
+    """Rates, lambda and the teacher's decay of each step, and not those of the step that was captured."""
+    changes = {**STILL, "optimizer": optimizer, "method": {"teacher_decay": 0.99, "ramp": [0.0, 1.0]}}
+    changes["train"] = {"steps": 8}
+    plain, captured = trainer(**changes), trainer(**changes)
+    as_on_cuda(captured)
+    captured.stepper.capture_with(Again(), pytest.fail)
+    for one, other in zip(steps(plain, 8), steps(captured, 8), strict=True):
+        assert other == pytest.approx(one, rel=1e-3)
+    for one, other in zip(plain.method.teacher.parameters(), captured.method.teacher.parameters(), strict=True):
+        torch.testing.assert_close(other, one, rtol=1e-2, atol=1e-4)
 
 
 class Broken(Again):
