@@ -22,12 +22,13 @@ from .layout import ROOT, Layout
 MOST_SIBLINGS = 127
 MOST_POWER = 6
 """Higher powers of small errors vanish in float32; they are left to PyTorch."""
-SIZES = (3, 7, 11, 15, 31, 63, 127)
+SIZES = (3, 7, 10, 15, 31, 63, 127)
 """Groups are filled up to the next of these."""
 FEW = 15
 """Up to so many siblings the pairs are multiplied one by one."""
 BLOCK = 32
-PROGRAMS = 8192
+COLUMNS = 4
+PROGRAMS = 16384
 """Of one launch: several times what a GPU runs at once, so that none waits long for the last."""
 
 
@@ -153,7 +154,11 @@ def sums_of_errors(
             num_warps=4 if many else 1,
         )
         offset += len(groups.channel) * groups.sums
-    return out.sum(0, dtype=torch.float64)
+    total = torch.empty(gauge.sums, dtype=torch.float64, device=values.device)
+    _total[(triton.cdiv(gauge.sums, COLUMNS),)](
+        out, total, len(out), gauge.sums, ROWS=max(16, min(1024, triton.next_power_of_2(len(out)))), COLUMNS=COLUMNS
+    )
+    return total
 
 
 def degrees_of(gauge: Gauge, sums: Tensor, count: Tensor, power: float, families: str) -> tuple[Tensor, Tensor]:
@@ -215,10 +220,18 @@ def _probability(x, LOGITS: tl.constexpr):
 
 
 @triton.jit
-def _add_few_block(
+def _read(rows, at, SIZE: tl.constexpr):
+    """The values of all siblings, and of their parent, at some pixels."""
+    values = ()
+    for i in tl.static_range(SIZE + 1):
+        values = values + (tl.load(rows[i] + at),)
+    return values
+
+
+@triton.jit
+def _added(
     sums,
-    rows,
-    at,
+    values,
     counts,
     power,
     SIZE: tl.constexpr,
@@ -227,11 +240,12 @@ def _add_few_block(
     WEIGHED: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    parent = _probability(tl.load(rows[SIZE] + at), LOGITS)
+    """The sums with some more pixels in them."""
+    parent = _probability(values[SIZE], LOGITS)
     most = tl.zeros([BLOCK], tl.float32)
     powers = ()
     for i in tl.static_range(SIZE):
-        x = _probability(tl.load(rows[i] + at), LOGITS)
+        x = _probability(values[i], LOGITS)
         if WEIGHED:
             x *= counts
         most = tl.maximum(most, x)
@@ -268,6 +282,7 @@ def _add_few(
     BLOCK: tl.constexpr,
 ):
     share = tl.program_id(0)
+    shares = tl.num_programs(0)
     group = tl.program_id(1)
     image = tl.program_id(2).to(tl.int64)
     SUMS: tl.constexpr = 1 + SIZE * (SIZE + 1) // 2
@@ -279,20 +294,25 @@ def _add_few(
     for _i in tl.static_range(SUMS):
         sums = sums + (tl.zeros([BLOCK], tl.float32),)
     some = tl.arange(0, BLOCK)
-    for number in range(share, pixels // BLOCK, tl.num_programs(0)):
-        pixel = number * BLOCK + some
+    whole = pixels // BLOCK
+    coming = _read(rows, (share * BLOCK + some) * pixel_step, SIZE)  # there are no more shares than whole blocks
+    for number in range(share, whole, shares):
+        now = coming
+        following = tl.where(number + shares < whole, number + shares, share)
+        coming = _read(rows, (following * BLOCK + some) * pixel_step, SIZE)
         counts = some
         if VALID:
-            counts = tl.load(valid + image * pixels + pixel).to(tl.float32)
-        sums = _add_few_block(sums, rows, pixel * pixel_step, counts, power, SIZE, POWER, LOGITS, VALID, BLOCK)
+            counts = tl.load(valid + image * pixels + number * BLOCK + some).to(tl.float32)
+        sums = _added(sums, now, counts, power, SIZE, POWER, LOGITS, VALID, BLOCK)
     if share == 0:
         # the last pixels, with others before them that were counted already
         pixel = pixels - BLOCK + some
-        counts = (pixel >= pixels // BLOCK * BLOCK).to(tl.float32)
+        counts = (pixel >= whole * BLOCK).to(tl.float32)
         if VALID:
             counts *= tl.load(valid + image * pixels + pixel).to(tl.float32)
-        sums = _add_few_block(sums, rows, pixel * pixel_step, counts, power, SIZE, POWER, LOGITS, True, BLOCK)
-    start = out + (image * tl.num_programs(0) + share) * all_sums + offset + group * own_sums
+        last = _read(rows, pixel * pixel_step, SIZE)
+        sums = _added(sums, last, counts, power, SIZE, POWER, LOGITS, True, BLOCK)
+    start = out + (image * shares + share) * all_sums + offset + group * own_sums
     for k in tl.static_range(SUMS):
         tl.store(start + k, tl.sum(sums[k], 0))
 
@@ -348,6 +368,18 @@ def _add_many(
     own = out + (image * tl.num_programs(0) + share) * all_sums + offset + group * own_sums
     tl.store(own, tl.sum(decomposition, 0))
     tl.store(own + 1 + rows[:, None] * ROWS + tl.arange(0, ROWS)[None, :], products)
+
+
+@triton.jit
+def _total(shares, total, count, width, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """The sum of all shares, in float64."""
+    column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)[None, :]
+    sums = tl.zeros([ROWS, COLUMNS], tl.float64)
+    for first in range(0, count, ROWS):
+        row = first + tl.arange(0, ROWS)[:, None]
+        sums += tl.load(shares + row.to(tl.int64) * width + column, mask=(row < count) & (column < width), other=0.0)
+    column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+    tl.store(total + column, tl.sum(sums, 0), mask=column < width)
 
 
 @triton.jit
