@@ -18,6 +18,7 @@ from logicdiag.data.loader import Loader, Views, _order
 from logicdiag.data.resample import Axis, nearest, resample
 from logicdiag.data.windows import PADDING
 from logicdiag.errors import DataError, OptionError
+from tests.gpu import no_waiting
 
 CLASSES = 5
 
@@ -374,11 +375,8 @@ class TestOnAGpu:
     def test_nobody_waits_for_the_other(self):
         with Loader(items(), batch=4, crop=32, seed=3, stream="labeled", device="cuda") as loader:
             next(loader)  # compiles
-            torch.cuda.set_sync_debug_mode("error")
-            try:
+            with no_waiting():
                 list(islice(loader, 8))
-            finally:
-                torch.cuda.set_sync_debug_mode("default")
 
 
 def test_more_workers_than_cores_are_no_cause_for_a_warning():

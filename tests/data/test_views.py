@@ -24,6 +24,7 @@ from logicdiag.data.views import (
     saturated,
     strong_view,
 )
+from tests.gpu import no_waiting
 
 KEY = {"seed": 1, "stream": "unlabeled", "step": 7}
 BOXES = torch.tensor([[0, 0, 0, 0], [3, 5, 20, 24]] * 3, dtype=torch.int32)
@@ -119,11 +120,8 @@ def test_on_a_gpu(image):
     assert torch.allclose(here, there.cpu(), atol=1e-5)
     plan, boxes = on("cuda", plan_strong(ViewConfig(), **KEY, slots=range(6))), BOXES.cuda()
     image = image.cuda()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with no_waiting():
         strong_view(image, plan, boxes)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
 
 
 def test_in_range_and_the_weak_view_is_left_alone(image):

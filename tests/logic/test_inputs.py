@@ -24,7 +24,7 @@ def assert_same(one, other, move):
         assert torch.allclose(getattr(one, name).double(), move(getattr(other, name)).double(), atol=1e-6), name
     for name in ("conflict", "leaf", "log_prob"):
         assert torch.allclose(
-            getattr(one, name).flatten().double(), getattr(other, name).flatten().double(), atol=1e-5
+            getattr(one, name).flatten().double(), getattr(other, name).cpu().flatten().double(), atol=1e-5
         ), name
 
 

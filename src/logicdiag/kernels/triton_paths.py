@@ -30,9 +30,9 @@ MOST_LEVELS = 8
 """Deeper trees are left to PyTorch: each level is one more loop inside of the others to compile."""
 SINGLE_LEVELS = 5
 """Products of more ratios than this, each up to a million, are taken in float64."""
-BLOCK, WARPS, REGISTERS = 128, 1, 96
+BLOCK, WARPS, REGISTERS = 128, 1, 72
 """Four pixels a thread; fewer registers than the compiler would take, so that more programs hide each other's reads."""
-MOST_ODDS = tl.constexpr(999999.0)  # of t = 1 - 1e-6
+LEAST = tl.constexpr(1e-6)  # of a probability of normality, and of its complement
 OBSERVED = tl.constexpr(2.0**84)  # times the least ratio, still beyond the reach of all others' sum in float64
 SOME = tl.constexpr(2.0**50)
 
@@ -113,7 +113,8 @@ def diagnose(
         torch.empty(b, pixels, dtype=torch.bool, device=values.device) if conflict else None,
     )
     if leaf.numel():
-        _diagnose[(triton.cdiv(pixels, BLOCK), b)](
+        block = min(BLOCK, 1 << (pixels.bit_length() - 1))
+        _diagnose[(triton.cdiv(pixels, block), b)](
             values,
             trust.to(work),
             sweep.kids,
@@ -139,7 +140,7 @@ def diagnose(
             PROB=prob,
             LOG=log,
             CONFLICT=conflict,
-            BLOCK=BLOCK,
+            BLOCK=block,
             num_warps=WARPS,
             maxnreg=REGISTERS,
         )
@@ -167,32 +168,30 @@ def _mixed(h):
 
 
 @triton.jit
-def _uniform(chance):
-    """Between 0 and 1, and neither, in steps of 2 ** -23."""
-    return ((chance >> 9) | 0x3F800000).to(tl.float32, bitcast=True) - (1 - 2.0**-24)
+def _drawn(chance, total, mine, WORK: tl.constexpr):
+    """True with probability mine / total, by the upper 23 bits of `chance`; always if mine is all, never if it is 0."""
+    number = ((chance >> 9) | 0x3F800000).to(tl.float32, bitcast=True).to(WORK)  # from 1 to below 2
+    return tl.fma(number, total, -mine) < total
 
 
 @triton.jit
-def _inverse(x):
-    """1 / x of a positive number, without the care that a division takes of numbers near the limits of their type."""
-    root = tl.rsqrt(x)
-    return root * root
-
-
-@triton.jit
-def _ratio(x, observed, trust, LOGITS: tl.constexpr, UNIFORM: tl.constexpr):
-    """r(o) = t / (1 - t) where the concept was observed, else its inverse; t = confidence x trust, not 0 or 1."""
+def _ratio(x, observed, trust, beyond, LOGITS: tl.constexpr, UNIFORM: tl.constexpr):
+    """r(o) = t / (1 - t) times `beyond` where the concept was observed, else (1 - t) / t, for t = confidence x trust,
+    kept away from 0 and 1.
+    """
     if UNIFORM:
-        return x * 0 + 1
+        return tl.where(observed, beyond, 1.0) + x * 0
     else:
         if LOGITS:
-            normal = trust + x * 0  # t and 1 - t, both times 1 + exp(-|x|)
-            away = 1 - trust + tl.exp(-tl.abs(x))
+            both = 1 + tl.exp(-tl.abs(x))  # t and 1 - t are taken times that
+            normal = tl.maximum(trust, LEAST * both)
+            away = tl.maximum(both - trust, LEAST * both)
         else:
-            normal = tl.abs(x - 0.5) * trust + 0.5 * trust
-            away = 1 - normal
-        ratio = tl.where(observed, normal, away) * _inverse(tl.where(observed, away, normal))
-        return tl.minimum(tl.maximum(ratio, 1 / MOST_ODDS), MOST_ODDS)
+            normal = tl.maximum(tl.abs(x - 0.5) * trust + 0.5 * trust, LEAST)
+            away = tl.maximum(1 - normal, LEAST)
+        # an inverse by the square of an inverse root: two instructions, where a division is many
+        root = tl.rsqrt(tl.where(observed, away * (1 / beyond), normal))
+        return tl.where(observed, normal, away) * (root * root)
 
 
 @triton.jit
@@ -240,13 +239,13 @@ def _leaves(
         at += 1
         observed = x > (0.0 if LOGITS else 0.5)
         count += observed.to(tl.int32)
-        mine = _ratio(x, observed, of_trust, LOGITS, UNIFORM) * tl.where(observed, OBSERVED, 1.0)
+        mine = _ratio(x, observed, of_trust, OBSERVED, LOGITS, UNIFORM)
         if PRUNED:
             mine = tl.where(tl.load(allowed + leaf) > 0, mine, 0.0)
         total += mine
         if SAMPLE:
             chance = chance * 1664525 + 1013904223
-            take = _uniform(chance).to(WORK) * total < mine
+            take = _drawn(chance, total, mine, WORK)
         else:
             take = mine > weight
         chosen = tl.where(take, leaf, chosen)
@@ -301,7 +300,7 @@ def _siblings(
         own_kids = tl.load(kids + at)
         observed = x > (0.0 if LOGITS else 0.5)
         count += observed.to(tl.int32)
-        ratio = _ratio(x, observed, trust, LOGITS, UNIFORM)
+        ratio = _ratio(x, observed, trust, 1.0, LOGITS, UNIFORM)
         coming = later
         row, later, trust = _next(row, offset, trusts, at, n, step)
         at += 1
@@ -394,9 +393,8 @@ def _siblings(
         sum1 += mine1
         if SAMPLE:
             chance = chance * 1664525 + 1013904223
-            drawn = _uniform(chance).to(WORK)
-            take0 = drawn * sum0 < mine0
-            take1 = drawn * sum1 < mine1
+            take0 = _drawn(chance, sum0, mine0, WORK)
+            take1 = _drawn(chance, sum1, mine1, WORK)
         else:
             take0 = best0 > weight0
             take1 = best1 > weight1
@@ -440,10 +438,11 @@ def _diagnose(
 ):
     image = tl.program_id(1)
     zero = image * 0
-    at_pixel = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    inside = at_pixel < pixels
-    row = values + image.to(tl.int64) * image_step
-    offset = tl.minimum(at_pixel, pixels - 1) * pixel_step
+    # the last block reaches back to pixels that another program has as well: it comes to the same there
+    start = tl.minimum(tl.program_id(0) * BLOCK, pixels - BLOCK)
+    at_pixel = start + tl.arange(0, BLOCK)
+    row = values + image.to(tl.int64) * image_step + start.to(tl.int64) * pixel_step
+    offset = tl.arange(0, BLOCK) * pixel_step
     chance = at_pixel.to(tl.uint32)
     if SAMPLE:
         seed = tl.load(seeds + image)
@@ -486,7 +485,7 @@ def _diagnose(
         none = tl.where(some, 0.0, 1.0).to(WORK)
         total = sum1 + none
         if SAMPLE:
-            take = _uniform(chance * 1664525 + 1013904223).to(WORK) * total < none
+            take = _drawn(chance * 1664525 + 1013904223, total, none, WORK)
         else:
             take = none > weight1
         chosen = tl.where(take, leaves, leaf1)
@@ -497,17 +496,17 @@ def _diagnose(
         chosen = tl.where(some, leaf1, leaf0)
         weight = tl.where(some, weight1, weight0)
     at = image.to(tl.int64) * pixels + at_pixel
-    tl.store(out_leaf + at, chosen.to(out_leaf.dtype.element_ty), mask=inside)
-    counts = inside
+    tl.store(out_leaf + at, chosen.to(out_leaf.dtype.element_ty))
+    counts = at_pixel >= 0
     if VALID:
-        counts = tl.load(valid + at, mask=inside, other=0) != 0
+        counts = tl.load(valid + at) != 0
     if PROB:
         prob = tl.minimum(weight / total, 1.0)
         if LOG:
             prob = tl.where(counts, tl.log(prob), 0.0)
         else:
             prob = tl.where(counts, prob, 1.0)
-        tl.store(out_prob + at, prob.to(out_prob.dtype.element_ty), mask=inside)
+        tl.store(out_prob + at, prob.to(out_prob.dtype.element_ty))
     if CONFLICT:
         conflict = counts & (consistent == 0)
-        tl.store(out_conflict + at, conflict.to(out_conflict.dtype.element_ty), mask=inside)
+        tl.store(out_conflict + at, conflict.to(out_conflict.dtype.element_ty))

@@ -22,7 +22,7 @@ from .layout import ROOT, Layout
 MOST_SIBLINGS = 127
 MOST_POWER = 6
 """Higher powers of small errors vanish in float32; they are left to PyTorch."""
-SIZES = (3, 7, 10, 15, 31, 63, 127)
+SIZES = (3, 6, 8, 10, 15, 31, 63, 127)
 """Groups are filled up to the next of these."""
 FEW = 15
 """Up to so many siblings the pairs are multiplied one by one."""
@@ -294,12 +294,14 @@ def _add_few(
     for _i in tl.static_range(SUMS):
         sums = sums + (tl.zeros([BLOCK], tl.float32),)
     some = tl.arange(0, BLOCK)
+    # neighbours one after the other, because reads of odd places overlap; no more shares than whole blocks
     whole = pixels // BLOCK
-    coming = _read(rows, (share * BLOCK + some) * pixel_step, SIZE)  # there are no more shares than whole blocks
-    for number in range(share, whole, shares):
+    first = (share.to(tl.int64) * whole // shares).to(tl.int32)
+    last = ((share + 1).to(tl.int64) * whole // shares).to(tl.int32)
+    coming = _read(rows, (first * BLOCK + some) * pixel_step, SIZE)
+    for number in range(first, last):
         now = coming
-        following = tl.where(number + shares < whole, number + shares, share)
-        coming = _read(rows, (following * BLOCK + some) * pixel_step, SIZE)
+        coming = _read(rows, (tl.minimum(number + 1, last - 1) * BLOCK + some) * pixel_step, SIZE)
         counts = some
         if VALID:
             counts = tl.load(valid + image * pixels + number * BLOCK + some).to(tl.float32)
@@ -310,8 +312,8 @@ def _add_few(
         counts = (pixel >= whole * BLOCK).to(tl.float32)
         if VALID:
             counts *= tl.load(valid + image * pixels + pixel).to(tl.float32)
-        last = _read(rows, pixel * pixel_step, SIZE)
-        sums = _added(sums, last, counts, power, SIZE, POWER, LOGITS, True, BLOCK)
+        rest = _read(rows, pixel * pixel_step, SIZE)
+        sums = _added(sums, rest, counts, power, SIZE, POWER, LOGITS, True, BLOCK)
     start = out + (image * shares + share) * all_sums + offset + group * own_sums
     for k in tl.static_range(SUMS):
         tl.store(start + k, tl.sum(sums[k], 0))
