@@ -30,7 +30,7 @@ MOST_LEVELS = 8
 """Deeper trees are left to PyTorch: each level is one more loop inside of the others to compile."""
 SINGLE_LEVELS = 5
 """Products of more ratios than this, each up to a million, are taken in float64."""
-BLOCK, WARPS, REGISTERS = 128, 1, 72
+BLOCK, WARPS, REGISTERS = 128, 1, 64
 """Four pixels a thread; fewer registers than the compiler would take, so that more programs hide each other's reads."""
 LEAST = tl.constexpr(1e-6)  # of a probability of normality, and of its complement
 OBSERVED = tl.constexpr(2.0**84)  # times the least ratio, still beyond the reach of all others' sum in float64

@@ -26,10 +26,11 @@ SIZES = (3, 6, 8, 10, 15, 31, 63, 127)
 """Groups are filled up to the next of these."""
 FEW = 15
 """Up to so many siblings the pairs are multiplied one by one."""
-BLOCK = 32
+BLOCK, WARPS = 128, 4
+"""A pixel a thread. Neighbours share what they read at odd places, so blocks are wider than a warp."""
+PROGRAMS = 2048
+"""Of one launch: enough to fill a GPU, and few enough that adding up their sums takes no time."""
 COLUMNS = 4
-PROGRAMS = 16384
-"""Of one launch: several times what a GPU runs at once, so that none waits long for the last."""
 
 
 @dataclass(frozen=True)
@@ -127,15 +128,14 @@ def sums_of_errors(
     b, _, pixels = values.shape
     if not b * pixels:
         return torch.zeros(gauge.sums, dtype=torch.float64, device=values.device)
-    most = max(len(groups.channel) for groups in gauge.groups)
     block = min(BLOCK, 1 << (pixels.bit_length() - 1))
-    shares = max(1, min(PROGRAMS // (b * most), pixels // block))
-    out = torch.empty(b * shares, gauge.sums, dtype=torch.float32, device=values.device)
+    shares = [max(1, min(PROGRAMS // (b * len(groups.channel)), pixels // block)) for groups in gauge.groups]
+    out = torch.zeros(b * max(shares), gauge.sums, dtype=torch.float32, device=values.device)
     offset = 0
-    for groups in gauge.groups:
+    for groups, share in zip(gauge.groups, shares, strict=True):
         many = groups.size > FEW
         kernel = _add_many if many else _add_few
-        kernel[(shares, len(groups.channel), b)](
+        kernel[(share, len(groups.channel), b)](
             values,
             out if valid is None else valid,
             groups.channel,
@@ -151,7 +151,7 @@ def sums_of_errors(
             LOGITS=logits,
             VALID=valid is not None,
             BLOCK=64 if many else block,
-            num_warps=4 if many else 1,
+            num_warps=WARPS,
         )
         offset += len(groups.channel) * groups.sums
     total = torch.empty(gauge.sums, dtype=torch.float64, device=values.device)
@@ -294,14 +294,12 @@ def _add_few(
     for _i in tl.static_range(SUMS):
         sums = sums + (tl.zeros([BLOCK], tl.float32),)
     some = tl.arange(0, BLOCK)
-    # neighbours one after the other, because reads of odd places overlap; no more shares than whole blocks
-    whole = pixels // BLOCK
-    first = (share.to(tl.int64) * whole // shares).to(tl.int32)
-    last = ((share + 1).to(tl.int64) * whole // shares).to(tl.int32)
-    coming = _read(rows, (first * BLOCK + some) * pixel_step, SIZE)
-    for number in range(first, last):
+    whole = pixels // BLOCK  # there are no more shares than these
+    coming = _read(rows, (share * BLOCK + some) * pixel_step, SIZE)
+    for number in range(share, whole, shares):
         now = coming
-        coming = _read(rows, (tl.minimum(number + 1, last - 1) * BLOCK + some) * pixel_step, SIZE)
+        following = tl.where(number + shares < whole, number + shares, share)
+        coming = _read(rows, (following * BLOCK + some) * pixel_step, SIZE)
         counts = some
         if VALID:
             counts = tl.load(valid + image * pixels + number * BLOCK + some).to(tl.float32)
