@@ -25,13 +25,15 @@ from torch import Tensor
 from .fused import Found
 from .layout import ROOT, Layout, leaf_intervals
 from .paths import PathProgram
+from .triton_read import as_read, how_to_read, number, read
 
 MOST_LEVELS = 8
 """Deeper trees are left to PyTorch: each level is one more loop inside of the others to compile."""
 SINGLE_LEVELS = 5
 """Products of more ratios than this, each up to a million, are taken in float64."""
-BLOCK, WARPS, REGISTERS = 128, 1, 64
-"""Four pixels a thread; fewer registers than the compiler would take, so that more programs hide each other's reads."""
+BLOCK, WARPS = 128, 1
+REGISTERS, MORE_REGISTERS = 64, 80
+"""Fewer than the compiler would take, so that more programs hide each other's reads; more with more to hand back."""
 LEAST = tl.constexpr(1e-6)  # of a probability of normality, and of its complement
 OBSERVED = tl.constexpr(2.0**84)  # times the least ratio, still beyond the reach of all others' sum in float64
 SOME = tl.constexpr(2.0**50)
@@ -115,7 +117,7 @@ def diagnose(
     if leaf.numel():
         block = min(BLOCK, 1 << (pixels.bit_length() - 1))
         _diagnose[(triton.cdiv(pixels, block), b)](
-            values,
+            as_read(values),
             trust.to(work),
             sweep.kids,
             sweep.allowed,
@@ -131,6 +133,7 @@ def diagnose(
             *values.stride(),
             DEPTH=sweep.levels,
             WORK=tl.float64 if work == torch.float64 else tl.float32,
+            READ=how_to_read(values),
             LOGITS=logits,
             UNIFORM=uniform,
             SAMPLE=seeds is not None,
@@ -142,7 +145,7 @@ def diagnose(
             CONFLICT=conflict,
             BLOCK=block,
             num_warps=WARPS,
-            maxnreg=REGISTERS,
+            maxnreg=MORE_REGISTERS if prob else REGISTERS,
         )
     return found
 
@@ -195,10 +198,10 @@ def _ratio(x, observed, trust, beyond, LOGITS: tl.constexpr, UNIFORM: tl.constex
 
 
 @triton.jit
-def _next(row, offset, trusts, at, n, step):
+def _next(row, offset, trusts, at, n, step, READ: tl.constexpr):
     """The values two channels after `at`, and the trust of the next one; past the last, the last one's again."""
     row += tl.where(at + 2 < n, step, 0)
-    return row, tl.load(row + offset), tl.load(trusts + tl.minimum(at + 1, n - 1))
+    return row, read(row + offset, READ), tl.load(trusts + tl.minimum(at + 1, n - 1))
 
 
 @triton.jit
@@ -218,6 +221,7 @@ def _leaves(
     count,
     chance,
     WORK: tl.constexpr,
+    READ: tl.constexpr,
     LOGITS: tl.constexpr,
     UNIFORM: tl.constexpr,
     SAMPLE: tl.constexpr,
@@ -232,10 +236,10 @@ def _leaves(
     chosen = tl.zeros([BLOCK], tl.int32)
     weight = tl.zeros([BLOCK], WORK)
     for _ in range(members):
-        x = coming.to(WORK)
+        x = number(coming, READ, WORK)
         of_trust = trust
         coming = later
-        row, later, trust = _next(row, offset, trusts, at, n, step)
+        row, later, trust = _next(row, offset, trusts, at, n, step, READ)
         at += 1
         observed = x > (0.0 if LOGITS else 0.5)
         count += observed.to(tl.int32)
@@ -276,6 +280,7 @@ def _siblings(
     LEVEL: tl.constexpr,
     DEPTH: tl.constexpr,
     WORK: tl.constexpr,
+    READ: tl.constexpr,
     LOGITS: tl.constexpr,
     UNIFORM: tl.constexpr,
     SAMPLE: tl.constexpr,
@@ -296,13 +301,13 @@ def _siblings(
     weight1 = tl.zeros([BLOCK], WORK)
     full = tl.zeros([BLOCK], tl.int32)
     for _ in range(members):
-        x = coming.to(WORK)
+        x = number(coming, READ, WORK)
         own_kids = tl.load(kids + at)
         observed = x > (0.0 if LOGITS else 0.5)
         count += observed.to(tl.int32)
         ratio = _ratio(x, observed, trust, 1.0, LOGITS, UNIFORM)
         coming = later
-        row, later, trust = _next(row, offset, trusts, at, n, step)
+        row, later, trust = _next(row, offset, trusts, at, n, step, READ)
         at += 1
         # of a leaf; children, if there are any, change all of it
         mine0 = ratio
@@ -333,6 +338,7 @@ def _siblings(
                     count,
                     chance,
                     WORK,
+                    READ,
                     LOGITS,
                     UNIFORM,
                     SAMPLE,
@@ -369,6 +375,7 @@ def _siblings(
                     LEVEL + 1,
                     DEPTH,
                     WORK,
+                    READ,
                     LOGITS,
                     UNIFORM,
                     SAMPLE,
@@ -425,6 +432,7 @@ def _diagnose(
     pixel_step,
     DEPTH: tl.constexpr,
     WORK: tl.constexpr,
+    READ: tl.constexpr,
     LOGITS: tl.constexpr,
     UNIFORM: tl.constexpr,
     SAMPLE: tl.constexpr,
@@ -448,9 +456,9 @@ def _diagnose(
         seed = tl.load(seeds + image)
         chance = _mixed(chance ^ (seed & 0xFFFFFFFF).to(tl.uint32))
         chance = _mixed(chance ^ ((seed >> 32) & 0xFFFFFFFF).to(tl.uint32))
-    coming = tl.load(row + offset)
+    coming = read(row + offset, READ)
     row += tl.where(n > 1, channel_step, 0)
-    later = tl.load(row + offset)
+    later = read(row + offset, READ)
     trust = tl.load(trusts)
     count = tl.zeros([BLOCK], tl.int32)
     sum0, sum1, leaf0, leaf1, weight0, weight1, full, row, _at, _leaf, coming, later, trust, count, chance = _siblings(
@@ -472,6 +480,7 @@ def _diagnose(
         0,
         DEPTH,
         WORK,
+        READ,
         LOGITS,
         UNIFORM,
         SAMPLE,

@@ -18,6 +18,7 @@ import triton.language as tl
 from torch import Tensor
 
 from .layout import ROOT, Layout
+from .triton_read import as_read, how_to_read, number, read
 
 MOST_SIBLINGS = 127
 MOST_POWER = 6
@@ -136,7 +137,7 @@ def sums_of_errors(
         many = groups.size > FEW
         kernel = _add_many if many else _add_few
         kernel[(share, len(groups.channel), b)](
-            values,
+            as_read(values),
             out if valid is None else valid,
             groups.channel,
             out,
@@ -148,6 +149,7 @@ def sums_of_errors(
             float(power),
             SIZE=groups.size,
             POWER=int(power) if power == int(power) else 0,
+            READ=how_to_read(values),
             LOGITS=logits,
             VALID=valid is not None,
             BLOCK=64 if many else block,
@@ -210,9 +212,11 @@ def _powered(x, power, POWER: tl.constexpr):
 
 
 @triton.jit
-def _probability(x, LOGITS: tl.constexpr):
-    """In float32; a sigmoid by the square of an inverse root, which is one instruction where a division is many."""
-    x = x.to(tl.float32)
+def _probability(x, READ: tl.constexpr, LOGITS: tl.constexpr):
+    """Of what `read` gives, in float32. The sigmoid is the square of an inverse root, which is one instruction where a
+    division is many.
+    """
+    x = number(x, READ, tl.float32)
     if LOGITS:
         root = tl.rsqrt(1 + tl.exp(-tl.maximum(x, -80.0)))
         x = root * root
@@ -220,12 +224,21 @@ def _probability(x, LOGITS: tl.constexpr):
 
 
 @triton.jit
-def _read(rows, at, SIZE: tl.constexpr):
+def _read(rows, at, READ: tl.constexpr, SIZE: tl.constexpr):
     """The values of all siblings, and of their parent, at some pixels."""
     values = ()
     for i in tl.static_range(SIZE + 1):
-        values = values + (tl.load(rows[i] + at),)
+        values = values + (read(rows[i] + at, READ),)
     return values
+
+
+@triton.jit
+def _counted(valid, pixel, VALID: tl.constexpr):
+    """1 where a pixel counts, else 0."""
+    if VALID:
+        return tl.load(valid + pixel).to(tl.float32)
+    else:
+        return (pixel >= 0).to(tl.float32)
 
 
 @triton.jit
@@ -236,16 +249,17 @@ def _added(
     power,
     SIZE: tl.constexpr,
     POWER: tl.constexpr,
+    READ: tl.constexpr,
     LOGITS: tl.constexpr,
     WEIGHED: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     """The sums with some more pixels in them."""
-    parent = _probability(values[SIZE], LOGITS)
+    parent = _probability(values[SIZE], READ, LOGITS)
     most = tl.zeros([BLOCK], tl.float32)
     powers = ()
     for i in tl.static_range(SIZE):
-        x = _probability(values[i], LOGITS)
+        x = _probability(values[i], READ, LOGITS)
         if WEIGHED:
             x *= counts
         most = tl.maximum(most, x)
@@ -277,6 +291,7 @@ def _add_few(
     power,
     SIZE: tl.constexpr,
     POWER: tl.constexpr,
+    READ: tl.constexpr,
     LOGITS: tl.constexpr,
     VALID: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -295,23 +310,24 @@ def _add_few(
         sums = sums + (tl.zeros([BLOCK], tl.float32),)
     some = tl.arange(0, BLOCK)
     whole = pixels // BLOCK  # there are no more shares than these
-    coming = _read(rows, (share * BLOCK + some) * pixel_step, SIZE)
-    for number in range(share, whole, shares):
-        now = coming
-        following = tl.where(number + shares < whole, number + shares, share)
-        coming = _read(rows, (following * BLOCK + some) * pixel_step, SIZE)
-        counts = some
-        if VALID:
-            counts = tl.load(valid + image * pixels + number * BLOCK + some).to(tl.float32)
-        sums = _added(sums, now, counts, power, SIZE, POWER, LOGITS, VALID, BLOCK)
+    # two accounts of what is read, by turns: while one is added up, the other comes in
+    here = _read(rows, (share * BLOCK + some) * pixel_step, READ, SIZE)
+    there = _read(rows, (tl.minimum(share + shares, whole - 1) * BLOCK + some) * pixel_step, READ, SIZE)
+    own_valid = valid + image * pixels
+    for number in range(share, whole, 2 * shares):
+        counts = _counted(own_valid, number * BLOCK + some, VALID)
+        sums = _added(sums, here, counts, power, SIZE, POWER, READ, LOGITS, VALID, BLOCK)
+        here = _read(rows, (tl.minimum(number + 2 * shares, whole - 1) * BLOCK + some) * pixel_step, READ, SIZE)
+        if number + shares < whole:
+            counts = _counted(own_valid, (number + shares) * BLOCK + some, VALID)
+            sums = _added(sums, there, counts, power, SIZE, POWER, READ, LOGITS, VALID, BLOCK)
+        there = _read(rows, (tl.minimum(number + 3 * shares, whole - 1) * BLOCK + some) * pixel_step, READ, SIZE)
     if share == 0:
         # the last pixels, with others before them that were counted already
         pixel = pixels - BLOCK + some
-        counts = (pixel >= whole * BLOCK).to(tl.float32)
-        if VALID:
-            counts *= tl.load(valid + image * pixels + pixel).to(tl.float32)
-        rest = _read(rows, pixel * pixel_step, SIZE)
-        sums = _added(sums, rest, counts, power, SIZE, POWER, LOGITS, True, BLOCK)
+        counts = (pixel >= whole * BLOCK).to(tl.float32) * _counted(own_valid, pixel, VALID)
+        rest = _read(rows, pixel * pixel_step, READ, SIZE)
+        sums = _added(sums, rest, counts, power, SIZE, POWER, READ, LOGITS, True, BLOCK)
     start = out + (image * shares + share) * all_sums + offset + group * own_sums
     for k in tl.static_range(SUMS):
         tl.store(start + k, tl.sum(sums[k], 0))
@@ -340,6 +356,7 @@ def _add_many(
     power,
     SIZE: tl.constexpr,
     POWER: tl.constexpr,
+    READ: tl.constexpr,
     LOGITS: tl.constexpr,
     VALID: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -359,7 +376,7 @@ def _add_many(
         counts = (pixel < pixels).to(tl.float32)
         if VALID:
             counts = tl.load(valid + image * pixels + pixel, mask=pixel < pixels, other=0).to(tl.float32)
-        x = _probability(tl.load(start + (tl.minimum(pixel, pixels - 1) * pixel_step)[None, :]), LOGITS)
+        x = _probability(read(start + (tl.minimum(pixel, pixels - 1) * pixel_step)[None, :], READ), READ, LOGITS)
         parent = tl.sum(tl.where(is_parent, x, 0.0), 0)
         error = parent * (1 - tl.max(tl.where(is_parent, 0.0, x), 0)) * counts
         decomposition += _powered(error, power, POWER)
