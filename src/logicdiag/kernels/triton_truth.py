@@ -314,14 +314,14 @@ def _add_few(
     here = _read(rows, (share * BLOCK + some) * pixel_step, READ, SIZE)
     there = _read(rows, (tl.minimum(share + shares, whole - 1) * BLOCK + some) * pixel_step, READ, SIZE)
     own_valid = valid + image * pixels
-    for number in range(share, whole, 2 * shares):
-        counts = _counted(own_valid, number * BLOCK + some, VALID)
+    for turn in range(share, whole, 2 * shares):
+        counts = _counted(own_valid, turn * BLOCK + some, VALID)
         sums = _added(sums, here, counts, power, SIZE, POWER, READ, LOGITS, VALID, BLOCK)
-        here = _read(rows, (tl.minimum(number + 2 * shares, whole - 1) * BLOCK + some) * pixel_step, READ, SIZE)
-        if number + shares < whole:
-            counts = _counted(own_valid, (number + shares) * BLOCK + some, VALID)
+        here = _read(rows, (tl.minimum(turn + 2 * shares, whole - 1) * BLOCK + some) * pixel_step, READ, SIZE)
+        if turn + shares < whole:
+            counts = _counted(own_valid, (turn + shares) * BLOCK + some, VALID)
             sums = _added(sums, there, counts, power, SIZE, POWER, READ, LOGITS, VALID, BLOCK)
-        there = _read(rows, (tl.minimum(number + 3 * shares, whole - 1) * BLOCK + some) * pixel_step, READ, SIZE)
+        there = _read(rows, (tl.minimum(turn + 3 * shares, whole - 1) * BLOCK + some) * pixel_step, READ, SIZE)
     if share == 0:
         # the last pixels, with others before them that were counted already
         pixel = pixels - BLOCK + some
@@ -371,8 +371,8 @@ def _add_many(
     is_parent = rows[:, None] == SIZE
     products = tl.zeros([ROWS, ROWS], tl.float32)
     decomposition = tl.zeros([BLOCK], tl.float32)
-    for number in range(share, tl.cdiv(pixels, BLOCK), tl.num_programs(0)):
-        pixel = number * BLOCK + tl.arange(0, BLOCK)
+    for turn in range(share, tl.cdiv(pixels, BLOCK), tl.num_programs(0)):
+        pixel = turn * BLOCK + tl.arange(0, BLOCK)
         counts = (pixel < pixels).to(tl.float32)
         if VALID:
             counts = tl.load(valid + image * pixels + pixel, mask=pixel < pixels, other=0).to(tl.float32)

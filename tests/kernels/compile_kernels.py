@@ -1,0 +1,92 @@
+"""Run by test_triton_compiles.py in a process of its own: everything that launches a kernel compiles it for a GPU
+instead. The interpreter, in which the other tests run, forgives much that the compiler does not.
+"""
+
+import sys
+
+import torch
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource, compile
+from triton.runtime.jit import JITFunction
+
+import logicdiag as ld
+from logicdiag.data.config import ViewConfig
+from logicdiag.data.views import BLUR_RADIUS, plan_cutmix, plan_strong
+from logicdiag.kernels import triton_paths, triton_read, triton_truth, triton_views
+from logicdiag.kernels.triton_loss import Intervals, leaf_loss
+
+TARGET = GPUTarget("cuda", 90, 32)
+TYPES = {
+    torch.bool: "*i1",
+    torch.uint8: "*u8",
+    torch.int16: "*i16",
+    torch.int32: "*i32",
+    torch.int64: "*i64",
+    torch.bfloat16: "*bf16",
+    torch.float16: "*fp16",
+    torch.float32: "*fp32",
+    torch.float64: "*fp64",
+}
+done: dict[str, int] = {}
+
+
+def instead_of_launching(self: JITFunction, *args, grid, warmup, **options):
+    """As Triton's own launcher tells types from values; 1 is a constant to it."""
+    values = dict(zip(self.arg_names, args, strict=False)) | {n: options.pop(n) for n in self.arg_names if n in options}
+    constants, signature = {}, {}
+    for index, parameter in enumerate(self.params):
+        value = values[parameter.name]
+        if parameter.is_constexpr or (isinstance(value, int) and value == 1):
+            constants[index,] = value
+            signature[parameter.name] = "constexpr"
+        elif isinstance(value, torch.Tensor):
+            signature[parameter.name] = TYPES[value.dtype]
+        else:
+            signature[parameter.name] = "fp32" if isinstance(value, float) else "i32"
+    key = f"{self.__name__} {signature} {constants} {options}"
+    if key not in done:
+        made = compile(ASTSource(self, signature, constants), target=TARGET, options=options)
+        done[key] = len(made.asm["cubin"])
+        sys.stdout.write(f"{self.__name__} {done[key]}\n")
+
+
+JITFunction.run = instead_of_launching
+triton_read.how_to_read = lambda values: triton_read.STRAIGHT if values.dtype == torch.bfloat16 else triton_read.PLAIN
+triton_paths.how_to_read = triton_truth.how_to_read = triton_read.how_to_read
+
+WIDE = ld.Hierarchy.from_dict({"a": [f"x{i}" for i in range(20)], "b": None})
+
+
+def reasoning(h: ld.Hierarchy, dtype: torch.dtype, root: str = "asserted", rules: tuple[str, ...] = ()) -> None:
+    (program,) = ld.Diagnoser(ld.KnowledgeBase(h, rules=list(rules), root=root)).program.parts
+    values, valid = torch.rand(2, len(h), 300).to(dtype), torch.ones(2, 300, dtype=torch.bool)
+    sweep, trust, seeds = triton_paths.Sweep.of(program, "cpu"), torch.ones(len(h)), torch.arange(2)
+    triton_paths.diagnose(sweep, values, trust, seeds, prob=False, conflict=False)
+    triton_paths.diagnose(sweep, values, trust, None, valid=valid, log=True)
+    triton_paths.diagnose(sweep, values, trust, seeds, valid=valid, uniform=True)
+    gauge = triton_truth.Gauge.of(program.layout, "cpu")
+    if dtype != torch.float64:
+        triton_paths.diagnose(sweep, values, trust, seeds, valid=valid, logits=True)
+        triton_truth.sums_of_errors(gauge, values, 2.5, valid)
+        sums = triton_truth.sums_of_errors(gauge, values, 5.0, valid, logits=True)
+        triton_truth.degrees_of(gauge, sums, torch.tensor(600.0, dtype=torch.float64), 5.0, "CDE")
+
+
+reasoning(ld.Hierarchy.load("voc2012"), torch.bfloat16)
+reasoning(ld.Hierarchy.load("coco"), torch.bfloat16)
+reasoning(ld.Hierarchy.from_dict({"a": ["b", "c"], "d": None}), torch.float32, "free", ("forall x: ~b(x)",))
+reasoning(ld.Hierarchy.load("voc2012"), torch.float64)
+reasoning(WIDE, torch.float16)
+
+h = ld.Hierarchy.load("voc2012")
+table, leaf = Intervals.of(h.parents, "cpu"), torch.zeros(2, 300, dtype=torch.uint8)
+for dtype, weight, per_leaf in ((torch.bfloat16, torch.ones(2, 300), 1.0), (torch.float32, None, 0.0)):
+    logits = torch.rand(2, len(h), 300).to(dtype).requires_grad_()
+    leaf_loss(table, logits, leaf, weight, 1.0, per_leaf).backward()
+
+key = {"seed": 0, "stream": "x", "step": 0, "slots": (0, 1)}
+plan = {name: torch.from_numpy(array) for name, array in plan_strong(ViewConfig(), **key).items()}
+boxes = torch.from_numpy(plan_cutmix(**key, size=(40, 40), probability=1.0)["boxes"])
+triton_views.strong_view(torch.rand(2, 3, 40, 40), plan, boxes, BLUR_RADIUS)
+triton_views.strong_view(torch.rand(2, 3, 40, 40), plan, None, BLUR_RADIUS)
+sys.stdout.write(f"all {len(done)}\n")
