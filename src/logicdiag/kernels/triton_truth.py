@@ -193,7 +193,7 @@ def degrees_of(gauge: Gauge, sums: Tensor, count: Tensor, power: float, families
 def _powered(x, power, POWER: tl.constexpr):
     """x ** power; POWER is the power where it is a whole number up to 6, else 0."""
     if POWER == 0:
-        return tl.where(x > 0, tl.exp2(power * tl.log2(tl.maximum(x, 1e-38))), 0.0)
+        return tl.where(x > 0, tl.exp2(power * tl.log2(tl.maximum(x, 1e-37))), 0.0)
     elif POWER == 1:
         return x
     elif POWER == 2:
@@ -403,7 +403,7 @@ def _total(shares, total, count, width, ROWS: tl.constexpr, COLUMNS: tl.constexp
 def _mean(sums, at, count, root):
     """The power mean of the errors whose sums are at some places; 0 where -1."""
     mean = (tl.load(sums + at, mask=at >= 0, other=0.0) / count).to(tl.float32)
-    return tl.where(mean > 0, tl.exp2(root * tl.log2(tl.maximum(mean, 1e-38))), 0.0)
+    return tl.where(mean > 0, tl.exp2(root * tl.log2(tl.maximum(mean, 1e-37))), 0.0)
 
 
 @triton.jit
