@@ -61,7 +61,8 @@ def reasoning(h: ld.Hierarchy, dtype: torch.dtype, root: str = "asserted", rules
     (program,) = ld.Diagnoser(ld.KnowledgeBase(h, rules=list(rules), root=root)).program.parts
     values, valid = torch.rand(2, len(h), 300).to(dtype), torch.ones(2, 300, dtype=torch.bool)
     sweep, trust, seeds = triton_paths.Sweep.of(program, "cpu"), torch.ones(len(h)), torch.arange(2)
-    triton_paths.diagnose(sweep, values, trust, seeds, prob=False, conflict=False)
+    found = triton_paths.diagnose(sweep, values, trust, seeds, prob=False, conflict=False)
+    triton_paths.labels(sweep, values, found.leaf)
     triton_paths.diagnose(sweep, values, trust, None, valid=valid, log=True)
     triton_paths.diagnose(sweep, values, trust, seeds, valid=valid, uniform=True)
     gauge = triton_truth.Gauge.of(program.layout, "cpu")

@@ -81,10 +81,11 @@ class Reasoner:
             conflict=conflict,
         )
 
-    def labels(self, leaf: Tensor) -> Tensor:
-        """The labels (b, n, pixels) of leaves (b, pixels)."""
-        at = leaf[:, None].int()
-        return (at >= self.sweep.first[:, None]) & (at < self.sweep.last[:, None])
+    def labels(self, values: Tensor, leaf: Tensor) -> tuple[Tensor, Tensor]:
+        """What was observed in probabilities, and the labels of the leaves taken (b, pixels), both (b, n, pixels)."""
+        from . import triton_paths
+
+        return triton_paths.labels(self.sweep, _narrow(values), leaf)
 
 
 def _narrow(values: Tensor) -> Tensor:

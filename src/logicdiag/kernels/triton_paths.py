@@ -32,6 +32,7 @@ MOST_LEVELS = 8
 SINGLE_LEVELS = 5
 """Products of more ratios than this, each up to a million, are taken in float64."""
 BLOCK, WARPS = 128, 1
+LABELLED = 1024
 REGISTERS, MORE_REGISTERS = 64, 80
 """Fewer than the compiler would take, so that more programs hide each other's reads; more with more to hand back."""
 LEAST = tl.constexpr(1e-6)  # of a probability of normality, and of its complement
@@ -148,6 +149,26 @@ def diagnose(
             maxnreg=MORE_REGISTERS if prob else REGISTERS,
         )
     return found
+
+
+def labels(sweep: Sweep, values: Tensor, leaf: Tensor) -> tuple[Tensor, Tensor]:
+    """What was observed in probabilities (b, n, pixels), and the labels of the candidates taken (b, pixels)."""
+    b, n, pixels = values.shape
+    observed, revised = torch.empty(2, b, n, pixels, dtype=torch.bool, device=values.device)
+    if observed.numel():
+        _label[(triton.cdiv(pixels, LABELLED), b)](
+            values,
+            leaf,
+            sweep.first,
+            sweep.last,
+            observed,
+            revised,
+            n,
+            pixels,
+            *values.stride(),
+            BLOCK=LABELLED,
+        )
+    return observed, revised
 
 
 def levels(layout: Layout) -> int:
@@ -519,3 +540,35 @@ def _diagnose(
     if CONFLICT:
         conflict = counts & (consistent == 0)
         tl.store(out_conflict + at, conflict.to(out_conflict.dtype.element_ty))
+
+
+@triton.jit
+def _label(
+    values,
+    leaves,
+    first,
+    last,
+    out_observed,
+    out_revised,
+    n,
+    pixels,
+    image_step,
+    channel_step,
+    pixel_step,
+    BLOCK: tl.constexpr,
+):
+    image = tl.program_id(1).to(tl.int64)
+    pixel = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = pixel < pixels
+    leaf = tl.load(leaves + image * pixels + pixel, mask=inside, other=0).to(tl.int32)
+    row = values + image * image_step
+    at = image * n * pixels
+    channel = tl.program_id(0) * 0
+    for _ in range(n):
+        x = tl.load(row + pixel * pixel_step, mask=inside, other=0.0)
+        on_path = (leaf >= tl.load(first + channel)) & (leaf < tl.load(last + channel))
+        tl.store(out_observed + at + pixel, x > 0.5, mask=inside)
+        tl.store(out_revised + at + pixel, on_path, mask=inside)
+        row += channel_step
+        at += pixels
+        channel += 1

@@ -109,7 +109,9 @@ class Diagnoser:
             measured = self.truth_degrees(probs, dim, valid)
         if (fast := self.fast(probs.device)) is not None:
             trust = self._trust(measured, probs.device, working_dtype(probs))[self._rows_of.to(probs.device)]
-            return fast.result(probs, dim, valid, generator, trust, measured)
+            return fast.result(
+                probs, dim, valid, generator, trust, measured, degrees is None and self.uses_truth_degrees
+            )
         repair = Repair(
             self.kb,
             self.program,

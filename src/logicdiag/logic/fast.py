@@ -90,32 +90,35 @@ class Fast:
         generator: torch.Generator | None,
         trust: Tensor,
         degrees: Mapping[str, Tensor],
+        checked: bool,
     ) -> Result:
+        """`checked`: the probabilities are known to be such."""
         values, pixels, shape = _flat(probs, dim, valid)
-        self._refuse(values, pixels, probs, dim, valid)
+        if not checked:
+            self._refuse(values, pixels, probs, dim, valid)
         seeds = torch.randint(1 << 62, (values.shape[0],), generator=generator, device=values.device)
         found = self.diagnose(values, trust, seeds, pixels, log=True)
         assert found.prob is not None
         assert found.conflict is not None
         leaf = found.leaf.long()
         if pixels is not None:
-            leaf = torch.where(pixels, leaf, self._default)
-        revised = self.reasoner.labels(leaf)
-        leaf = torch.where(leaf < len(self.kb.hierarchy.leaves), leaf, -1)
+            leaf = torch.where(
+                pixels, leaf, self.reasoner.first_allowed
+            )  # what does not count satisfies the rules, too
+        observed, revised = self.reasoner.labels(values, leaf)
+        single = leaf < len(self.kb.hierarchy.leaves)
         if pixels is not None:
-            leaf = torch.where(pixels, leaf, -1)
-        result = Result.like(probs, dim, False, dict(degrees))
-        result.observed.copy_(probs > 0.5)
-        result.revised.copy_(_unflat(revised, shape).movedim(0, dim))
-        result.conflict.copy_(_unflat(found.conflict, shape))
-        result.leaf.copy_(_unflat(leaf, shape))
-        result.log_prob.copy_(_unflat(found.prob, shape).to(working_dtype(probs)))
-        return result
-
-    @property
-    def _default(self) -> int:
-        """A leaf that satisfies the rules, for pixels that do not count."""
-        return int(self.reasoner.first_allowed)
+            single &= pixels
+        return Result(
+            observed=_unflat(observed, shape).movedim(0, dim),
+            revised=_unflat(revised, shape).movedim(0, dim),
+            conflict=found.conflict.reshape(shape),
+            leaf=torch.where(single, leaf, -1).reshape(shape),
+            log_prob=found.prob.reshape(shape).to(working_dtype(probs)),
+            expected=None,
+            exhaustive=torch.ones(shape, dtype=torch.bool, device=probs.device),
+            truth_degrees=dict(degrees),
+        )
 
     def _refuse(self, values: Tensor, pixels: Tensor | None, probs: Tensor, dim: int, valid: Tensor | None) -> None:
         if not are_probabilities(values):
@@ -138,6 +141,6 @@ def _flat(probs: Tensor, dim: int, valid: Tensor | None) -> tuple[Tensor, Tensor
     return values, pixels, (*before, *after)
 
 
-def _unflat(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """(b, pixels) or (b, n, pixels) -> the shape of the pixels, concepts first."""
-    return tensor.reshape(shape) if tensor.dim() == 2 else tensor.movedim(1, 0).reshape(tensor.shape[1], *shape)
+def _unflat(labels: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """(b, n, pixels) -> (n, *shape)."""
+    return labels.movedim(1, 0).reshape(labels.shape[1], *shape)
