@@ -13,10 +13,14 @@ from __future__ import annotations
 
 import argparse
 import csv
+import json
+import platform
 import random
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from datetime import date
+from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
 
@@ -130,7 +134,7 @@ def main() -> None:
     for part in (_main_table, _growth_with_pixels, _growth_with_nodes):
         part(bench)
         if out is not None:
-            write(out, bench.rows)
+            write(out, bench)
     print()
     print("\n".join(table(bench.rows)))
 
@@ -313,12 +317,24 @@ def table(rows: list[Row]) -> Iterator[str]:
         )
 
 
-def write(out: Path, rows: list[Row]) -> None:
+def write(out: Path, bench: Bench) -> None:
+    """The rows, and beside them on what they were measured."""
     out.parent.mkdir(parents=True, exist_ok=True)
     with out.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(Row._fields)
-        writer.writerows(rows)
+        writer.writerows(bench.rows)
+    facts = machine(bench.device) | {"copy": f"{bench.bytes_per_ms / 1e9:.2f} TB/s"}
+    out.with_suffix(".json").write_text(json.dumps(facts, indent=1) + "\n", "utf-8")
+
+
+def machine(device: torch.device) -> dict[str, str]:
+    """What a measurement was made on, with what, and when."""
+    facts = {"device": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or "cpu"}
+    facts |= {"torch": torch.__version__, "python": platform.python_version(), "date": str(date.today())}
+    if device.type == "cuda":
+        facts["triton"] = version("triton")
+    return facts
 
 
 if __name__ == "__main__":

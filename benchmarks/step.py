@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import csv
 import gc
+import json
 import statistics
 import tempfile
 import time
@@ -27,6 +28,7 @@ import yaml
 from PIL import Image
 
 import logicdiag as ld
+from kernels import machine
 from logicdiag.data.open import open_dataset
 from logicdiag.engine.config import Config
 from logicdiag.engine.distributed import World
@@ -225,6 +227,8 @@ def write(out: Path, found: list[Measured]) -> None:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(Row._fields)
         writer.writerows(fastest(found))
+    facts = machine(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+    out.with_suffix(".json").write_text(json.dumps(facts | {"table": table(found)}, indent=1) + "\n", "utf-8")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,33 @@
+"""The benchmarks run small on a CPU; what they measure is not looked at."""
+
+import csv
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parent.parent / "benchmarks"
+
+
+def run(script: str, *arguments: str) -> str:
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    command = [sys.executable, str(FOLDER / script), *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+
+
+@pytest.mark.parametrize(
+    ("script", "arguments", "columns"),
+    [
+        ("kernels.py", ["--quick"], "operation backend device tree nodes dtype pixels ms floor_ms"),
+        ("step.py", ["--steps", "1", "--variants", "logicdiag"], "encoder method psi head size batch ms memory_gib"),
+    ],
+)
+def test_rows(tmp_path, script, arguments, columns):
+    shown = run(script, *arguments, "--out", str(tmp_path / "rows.csv"))
+    with (tmp_path / "rows.csv").open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert list(rows[0]) == columns.split()
+    assert all(float(row["ms"]) > 0 for row in rows)
+    assert shown.count("\n|") >= len(rows)
