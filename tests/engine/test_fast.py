@@ -104,7 +104,7 @@ def test_a_machine_that_cannot_compile_says_so_and_goes_on(tmp_path, monkeypatch
 
 
 def test_when_compiling_pays():
-    long, short = config(train={"steps": 2000}).train, config(train={"steps": 1999}).train
+    long, short = config(train={"steps": 40_000}).train, config(train={"steps": 39_999}).train
     gpu = World(device="cuda")
     assert fast.wants_compiling(long, gpu)
     assert not fast.wants_compiling(short, gpu)
