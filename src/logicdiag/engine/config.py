@@ -50,8 +50,8 @@ class TrainConfig:
     device: str = "auto"
     """auto (a GPU if there is one), cpu, cuda, cuda:1, mps."""
     compile: bool | None = None
-    """Whether the networks are compiled (torch.compile), which takes about two minutes at the start; null: on one GPU, in
-    runs of at least 40,000 steps.
+    """Whether the networks are compiled (torch.compile), which takes about two minutes at the start; null: on one GPU,
+    in runs of at least 40,000 steps.
     """
     capture: bool | None = None
     """Whether the step is captured as one CUDA graph and replayed, so that no kernel waits for its launch; null:
