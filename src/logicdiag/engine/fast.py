@@ -16,6 +16,9 @@ from .distributed import World
 WORTH = 40_000
 """Steps of a run from which on compiling pays: it takes about two minutes, and saves a few milliseconds a step."""
 
+SEARCH = 5000
+"""Steps of a run from which on cuDNN tries its convolutions out first: with many sizes that takes up to a minute."""
+
 
 def wants_compiling(config: TrainConfig, here: World) -> bool:
     """Left open, one process on a GPU compiles for a run that is long enough."""

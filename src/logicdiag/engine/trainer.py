@@ -29,7 +29,7 @@ from .config import Config
 from .display import Display
 from .distributed import World
 from .evaluate import evaluate_model
-from .fast import compile_method, compile_problem, in_order, searched, wants_compiling
+from .fast import SEARCH, compile_method, compile_problem, in_order, searched, wants_compiling
 from .inference import autocast
 from .log import open_log, val_line, val_text
 from .optimizer import Optimizer
@@ -167,7 +167,7 @@ class Trainer:
                 display.warn(advice)
             begun, first = time.perf_counter(), self.done
             ready = first + self.prepare(display.warn)
-            stack.enter_context(searched(self.here.device))
+            stack.enter_context(searched(self.here.device, t.steps >= SEARCH))
             while self.done < t.steps:
                 self._step(next(batches))
                 self.done += 1
