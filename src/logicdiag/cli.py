@@ -15,6 +15,7 @@ from . import __version__, commands
 from .errors import LogicDiagError
 from .logic.diagnosis import STRATEGIES
 from .logic.fuzzy import CONNECTIVES, QUANTIFIERS
+from .report.commands import add_commands as add_report
 
 DEMO_STEPS = 600
 EXPERIMENT = ("run", "table", "accuracy", "work")
@@ -91,6 +92,7 @@ def _parser() -> argparse.ArgumentParser:
     every = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_training(every)
     _add_use(every)
+    add_report(every, _add_inference)
     _add_experiment(every)
     _add_reasoning(every)
     return parser

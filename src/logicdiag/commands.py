@@ -56,7 +56,7 @@ def diagnose(args: argparse.Namespace) -> int:
     rules = Path(args.rules) if args.rules else ()
     kb = KnowledgeBase(_hierarchy(args.hierarchy), args.families, rules, args.root)
     diagnoser = Diagnoser(kb, args.strategy, args.q, args.connectives, args.quantifier, args.budget)
-    with _progress() as show:
+    with showing_progress() as show:
         summary = diagnose_file(args.probs, diagnoser, args.out, args.dim, args.seed, show)
     _print_summary(summary, args.out)
     return 0
@@ -126,12 +126,12 @@ def evaluate(args: argparse.Namespace) -> int:
     from .engine.evaluation import render
     from .engine.run import open_run
 
-    with _progress() as show:
+    with showing_progress() as show:
         found = evaluate_run(
             args.run_folder,
             args.split,
             args.checkpoint,
-            _inference(args),
+            inference_of(args),
             args.device,
             args.precision,
             show,
@@ -151,7 +151,7 @@ def evaluate(args: argparse.Namespace) -> int:
 def predict(args: argparse.Namespace) -> int:
     from .engine.predict import predict_run
 
-    with _progress() as show:
+    with showing_progress() as show:
         done = predict_run(
             args.run_folder,
             args.images,
@@ -159,7 +159,7 @@ def predict(args: argparse.Namespace) -> int:
             args.checkpoint,
             not args.no_overlay,
             args.probabilities,
-            _inference(args),
+            inference_of(args),
             args.device,
             args.precision,
             show,
@@ -174,7 +174,7 @@ def data_check(args: argparse.Namespace) -> int:
     from .engine.load import load_config
 
     config = load_config(args.config, args.changes)
-    with _progress() as show:
+    with showing_progress() as show:
         report = check(config.data, Path(args.config).parent, show)
     Console(highlight=False).print(report.render())
     return 0 if report.ok else 2
@@ -206,7 +206,7 @@ def experiment_table(args: argparse.Namespace) -> int:
 def experiment_accuracy(args: argparse.Namespace) -> int:
     from .experiment.commands import measure_experiment
 
-    with _progress() as show:
+    with showing_progress() as show:
         return measure_experiment(
             args.config, args.changes, args.only, args.images, args.device, args.again, Console(highlight=False), show
         )
@@ -227,7 +227,7 @@ def experiment_work(args: argparse.Namespace) -> int:
 def pseudo(args: argparse.Namespace) -> int:
     from .experiment.accuracy import measure_run, render
 
-    with _progress() as show:
+    with showing_progress() as show:
         found = measure_run(args.run_folder, tuple(args.changes), args.images, args.device, args.again, show)
     console = Console(highlight=False)
     console.print(render(found))
@@ -235,7 +235,7 @@ def pseudo(args: argparse.Namespace) -> int:
     return 0
 
 
-def _inference(args: argparse.Namespace) -> Any:
+def inference_of(args: argparse.Namespace) -> Any:
     """How images are predicted, where the command says so; None: as the run does."""
     from .engine.inference import InferenceConfig
 
@@ -247,7 +247,7 @@ def _inference(args: argparse.Namespace) -> Any:
 
 
 @contextmanager
-def _progress() -> Iterator[Told]:
+def showing_progress() -> Iterator[Told]:
     """A bar for each kind of work, on a terminal alone."""
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())

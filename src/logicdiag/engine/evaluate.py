@@ -16,6 +16,7 @@ import numpy as np
 import torch
 import torch.distributed
 from numpy.typing import NDArray
+from torch import Tensor
 
 from ..data.dataset import ListRecord, Masked
 from ..data.open import open_split
@@ -36,6 +37,9 @@ DEFAULT = "val"
 BATCH_PIXELS = 1 << 19
 """Images of one size that stand next to each other are predicted together, up to this many pixels."""
 
+Observe = Callable[[Sequence[str], Tensor, Tensor], None]
+"""Called with the names of images that were predicted together, their masks (b, h, w) and their logits."""
+
 
 def evaluate_model(
     model: Segmenter,
@@ -49,10 +53,12 @@ def evaluate_model(
     rank: int = 0,
     world: int = 1,
     workers: int = 2,
+    observe: Observe | None = None,
 ) -> Evaluation:
     """Predict every item and count its pixels. `model` is a `Segmenter` on `device`; its mode is left as it was.
 
     With `world` > 1 each rank takes every world-th item, all ranks must call this, and all get the same result.
+    `observe` is for those who count something else of the same predictions.
     """
     if not items:
         raise DataError("there is no image to evaluate on")
@@ -63,7 +69,7 @@ def evaluate_model(
     model.eval()
     try:
         for batch in _batches(mine, workers):
-            _count(model, batch, confusion, violations, inference, precision)
+            _count(model, batch, confusion, violations, inference, precision, observe)
             done += len(batch)
             if progress:
                 progress("evaluation", min(len(items), done * world), len(items))
@@ -220,6 +226,7 @@ def _count(
     violations: Violations | None,
     inference: InferenceConfig | None,
     precision: str,
+    observe: Observe | None,
 ) -> None:
     device = confusion.counts.device
     images = torch.from_numpy(np.stack([image for _, image, _ in batch])).to(device)
@@ -232,6 +239,8 @@ def _count(
         raise DataError(f"{names}: {error}") from None
     if violations:
         violations.add(model.probs(logits), truth != IGNORED)
+    if observe:
+        observe([item.name for item, _, _ in batch], truth, logits)
 
 
 def _meet(error: Exception | None, device: torch.device | str) -> None:
