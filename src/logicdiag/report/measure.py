@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import filecmp
 import json
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,12 @@ import torch
 from torch import Tensor
 
 from ..data.dataset import Masked
-from ..data.open import record
+from ..data.open import SCENES, record
 from ..engine.evaluate import evaluate_model
+from ..engine.inference import where_to_run
+from ..engine.load import plain
 from ..engine.metrics import IGNORED
-from ..engine.run import Run
+from ..engine.run import Run, read_metrics
 from ..errors import RunError
 from ..experiment.worker import SNAPSHOTS, snapshots
 from ..files import Progress, written_whole
@@ -109,20 +112,21 @@ def measure(
     if not items:
         return []
     wanted = moments(run)
-    keys = {moment.which: _key(run, moment, items) for moment in wanted}
+    keys = {moment.which: _key(run, moment, items, device) for moment in wanted}
     known = {} if again else _read(run.path)
     found = {}
-    for number, moment in enumerate(wanted):
+    networks = [moment for moment in wanted if moment.which != "best" or not _best_is_last(run)]
+    for number, moment in enumerate(networks):
         stored = known.get(moment.which, {})
         if stored.get("key") == keys[moment.which]:
             found[moment.which] = Measured.from_dict(stored)
             continue
         told = None
         if progress:
-            told = lambda _, done, of, n=number: progress("validation images", n * of + done, len(wanted) * of)  # noqa: E731
+            told = lambda _, done, of, n=number: progress("validation images", n * of + done, len(networks) * of)  # noqa: E731
         found[moment.which] = _Meter(Viewer(run, moment.which, device), moment).measure(items, told)
     _write(run.path, {which: {"key": keys[which], **one.to_dict()} for which, one in found.items()})
-    return list(found.values())
+    return [found[m.which] if m.which in found else replace(found["last"], moment=m) for m in wanted]
 
 
 def evenly(items: Sequence[Any], count: int | None) -> list[Any]:
@@ -207,31 +211,34 @@ def _share(part: int, whole: int) -> float | None:
 
 
 def _last_step(run: Run) -> int:
-    from ..engine.run import read_metrics
-
     return max((int(line["step"]) for line in read_metrics(run.path)), default=run.config.train.steps)
 
 
 def _best_step(run: Run) -> int:
-    from ..engine.run import read_metrics
-
     lines = [(line["val/miou"], -int(line["step"])) for line in read_metrics(run.path) if line.get("val/miou")]
     return -max(lines)[1] if lines else run.config.train.steps
+
+
+def _best_is_last(run: Run) -> bool:
+    """Whether both files hold one network."""
+    best, last = run.path / "best.safetensors", run.path / "last.safetensors"
+    return last.is_file() and filecmp.cmp(best, last, shallow=False)
 
 
 # ---- what was measured before ----------------------------------------------------------------------------------------
 
 
-def _key(run: Run, moment: Moment, items: Sequence[Masked]) -> list[Any]:
+def _key(run: Run, moment: Moment, items: Sequence[Masked], device: torch.device | str | None) -> list[Any]:
     """What a measurement depends on; a network is known by its file's size and time."""
     file = run.path / f"{moment.which}.safetensors"
     facts = file.stat() if file.is_file() else None
     c = run.config
     rules = [c.psi.strategy, c.psi.q, c.psi.connectives, c.psi.quantifier, c.psi.budget]
     knowledge = [run.knowledge.families, run.knowledge.root, [str(rule) for rule in run.knowledge.rules]]
-    way = [c.inference.mode, c.inference.size, c.inference.stride]
+    data = [c.data.layout, c.data.root, c.data.val, plain(c.data.scenes) if c.data.layout == SCENES else None]
+    way = [where_to_run(device, None, c.train.precision)[1], c.inference.mode, c.inference.size, c.inference.stride]
     state = [facts.st_size, facts.st_mtime_ns] if facts else []
-    return [FORMAT, moment.step, record("", items).order, len(items), state, way, rules, knowledge]
+    return [FORMAT, moment.step, record("", items).order, len(items), state, data, way, rules, knowledge]
 
 
 def _read(path: Path) -> dict[str, dict[str, Any]]:
