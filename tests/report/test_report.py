@@ -4,6 +4,7 @@ import base64
 import io
 import json
 import re
+import shutil
 import sys
 from html.parser import HTMLParser
 from itertools import pairwise
@@ -17,6 +18,7 @@ from PIL import Image
 import logicdiag.data.open as opening
 from logicdiag.cli import main
 from logicdiag.engine.evaluate import evaluate_run
+from logicdiag.engine.run import open_run
 from logicdiag.engine.train import train
 from logicdiag.report import measure as measuring
 from logicdiag.report.look import Viewer, truth_of, validation
@@ -134,7 +136,8 @@ def test_it_can_be_read_without_eyes_or_mouse(page):
         if attributes.get("class") == "scroll":
             assert attributes["tabindex"] == "0"
             assert attributes["aria-label"]
-    assert "prefers-color-scheme: dark" in (style := Path(measuring.__file__).with_name("page.css").read_text())
+    style = Path(measuring.__file__).with_name("page.css").read_text()
+    assert "prefers-color-scheme: dark" in style
     assert "focus-visible" in style
     assert "@media print" in style
 
@@ -255,6 +258,23 @@ def test_networks_are_measured_once(run, monkeypatch):
         measure(run, images=2, device="cpu")
     with pytest.raises(TypeError):
         measure(run, again=True, device="cpu")
+
+
+def test_the_best_network_may_be_the_last(run, evaluated, tmp_path):
+    copy = shutil.copytree(run.path, tmp_path / "run")
+    shutil.copy(copy / "last.safetensors", copy / "best.safetensors")
+    best, last = measure(open_run(copy), device="cpu")[-2:]
+    assert (best.moment.which, last.moment.which) == ("best", "last")
+    assert best.evaluation == last.evaluation
+    assert last.evaluation["miou"] == evaluated["last"].miou
+
+
+def test_other_images_are_measured_anew(run, tmp_path):
+    copy = shutil.copytree(run.path, tmp_path / "run")
+    before = measure(open_run(copy), device="cpu")[-1]
+    after = measure(open_run(copy, ("data.scenes.seed=5",)), device="cpu")[-1]  # their names are the same
+    assert before.images.keys() == after.images.keys()
+    assert before.confusion.tolist() != after.confusion.tolist()
 
 
 def test_a_broken_cache_is_measured_anew(run):
