@@ -12,7 +12,7 @@ LEFT, RIGHT, TOP, BOTTOM = 52, 12, 12, 34
 LOOKS = 8
 """Colours, dashes and marks before they begin again; the colours stand in page.css."""
 DASHES = ("", "7 4", "2 3", "9 3 2 3", "12 4", "4 2", "1 4", "6 2 1 2 1 2")
-MARKS = 8
+MARKS = 10
 """Marks on a line, at most."""
 
 

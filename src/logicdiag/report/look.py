@@ -92,7 +92,7 @@ class Viewer:
         return Look(image, probs, chosen[0], confidence[0], sure[0], result, before[0])
 
     def diagnose(self, probs: Float[Tensor, "1 c h w"]) -> Result:
-        """Truth degrees are over the image, and draws follow from the seed alone: whoever asks gets the same."""
+        """Truth degrees are over the image, and draws follow from the seed: whoever asks on one device gets the same."""
         assert self.diagnoser is not None
         return self.diagnoser(probs, generator=torch.Generator(self.device).manual_seed(self.seed))
 

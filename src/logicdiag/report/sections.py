@@ -270,7 +270,7 @@ def settings(runs: Sequence[Told]) -> Markup:
     for key in ("labeled", "unlabeled", "val"):
         lists = [told.run.record.get("lists", {}).get(key) for told in runs]
         rows.append([f"list {key}", *(f"{x['count']} images, {x['fingerprint'][:8]}" if x else None for x in lists)])
-    parts.append(table("Versions and data", ["", *(told.name for told in runs)], rows, numbers=False))
+    parts.append(table("Versions and data", ["what", *(told.name for told in runs)], rows, numbers=False))
     for told in runs:
         parts.append(
             folded(
