@@ -79,7 +79,7 @@ def page(runs: Sequence[Told], shown: int = SHOWN, device: torch.device | str | 
         h.section(
             "Reliability",
             element("p", "Points on the dashed diagonal: what is said with a probability is right that often."),
-            *_each(runs, lambda told: sections.reliability(told, runs.index(told))),
+            *_each(runs, sections.reliability),
         ),
         h.section("Settings and versions", sections.settings(runs)),
     ]

@@ -25,7 +25,7 @@ FAMILIES = {
     "E": "E (siblings exclude each other)",
 }
 SMALL_TREE = 30
-"""Classes up to which confusions are shown unfolded."""
+"""Classes up to which they are shown unfolded."""
 
 
 # ---- summary ---------------------------------------------------------------------------------------------------------
@@ -199,7 +199,8 @@ def conflicts(told: Told) -> Markup:
         rules.append([FAMILIES.get(name, name), *map(shaded, found)])
     parts = [table("Pixels that break a rule, by family, in per cent", ["rules", *steps], rules)]
     leaves = [[leaf, *(shaded(one.conflict["any"][leaf]) for one in over)] for leaf in told.run.hierarchy.leaves]
-    parts.append(table("Pixels in conflict, by their true class, in per cent", ["true class", *steps], leaves))
+    by_class = table("Pixels in conflict, by their true class, in per cent", ["true class", *steps], leaves)
+    parts.append(by_class if len(leaves) <= SMALL_TREE else folded("By class", by_class))
     names = list(told.last.conflict)
     rows = [[leaf, *(shaded(told.last.conflict[n][leaf]) for n in names)] for leaf in told.run.hierarchy.leaves]
     both = table("The last network: by true class and family, in per cent", ["true class", *names], rows)
@@ -228,7 +229,7 @@ def measured_pseudo(told: Told) -> Markup:
 # ---- reliability -----------------------------------------------------------------------------------------------------
 
 
-def reliability(told: Told, number: int) -> Markup:
+def reliability(told: Told) -> Markup:
     if told.last is None:
         return _no_images()
     kinds = {
@@ -242,7 +243,7 @@ def reliability(told: Told, number: int) -> Markup:
         bins = found.shares()
         points = [(said, right) for count, said, right in bins if count]
         sentence = f"{found.pixels:,} pixels; mean gap between said and right (ECE): {percent(found.error(), 1)} %"
-        svg = reliability_chart(title, [Line(told.name, points, told.look)], sentence, f"{key}{number}")
+        svg = reliability_chart(title, [Line(told.name, points, told.look)], sentence, f"{key}{told.look}")
         figures.append(element("figure", Markup(svg), element("figcaption", f"{title}: {sentence}")))
         rows = [
             [f"{10 * i} to {10 * i + 10} %", f"{count:,}", percent(said, 1), percent(right, 1)]
