@@ -24,7 +24,7 @@ from logicdiag.report import measure as measuring
 from logicdiag.report.look import Viewer, truth_of, validation
 from logicdiag.report.measure import measure
 from logicdiag.report.page import write_report
-from logicdiag.report.told import short_names
+from logicdiag.report.told import Told, short_names
 
 from ..engine.small import config
 
@@ -390,3 +390,36 @@ def test_help_needs_nothing(command, monkeypatch, capsys):
         main([command, "--help"])
     assert stopped.value.code == 0
     assert "RUN" in capsys.readouterr().out
+
+
+# ---- what a run has beside ------------------------------------------------------------------------------------------
+
+
+def test_without_snapshots_the_best_network_is_a_moment(run, tmp_path):
+    copy = shutil.copytree(run.path, tmp_path / "run", ignore=shutil.ignore_patterns("snapshots", "report.json"))
+    lines = [json.loads(line) for line in (copy / "metrics.jsonl").read_text().splitlines()]
+    for line in lines:
+        if "val/miou" in line:
+            line["val/miou"] = 0.9 if line["step"] == 10 else 0.1
+    (copy / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    opened = open_run(copy)
+    told = Told("run", 0, opened, measure(opened, device="cpu"))
+    assert [(one.moment.step, one.moment.which) for one in told.over_time] == [(10, "best"), (30, "last")]
+    assert told.last is told.over_time[-1]
+
+
+def test_what_pseudo_measured_is_shown(run, tmp_path):
+    copy = shutil.copytree(run.path, tmp_path / "run")
+    moment = {"step": 30, "before": 0.5, "after": 0.625, "counted": 0.25, "learned": None, "conflict": 0.125}
+    (copy / "pseudo.json").write_text(json.dumps({"images": 5, "of": 5, "moments": [moment]}))
+    page = Page(write_report([copy], tmp_path / "r.html", device="cpu").read_text("utf-8"))
+    caption = "Pseudo labels of 5 unlabelled images, as `logicdiag pseudo` measured them, in per cent"
+    assert page.rows(caption) == {"step 30": ["50.0", "62.5", "25.0", "–", "12.5"]}
+
+
+def test_a_run_without_a_network(run, tmp_path, capsys):
+    copy = shutil.copytree(run.path, tmp_path / "run", ignore=shutil.ignore_patterns("*.safetensors", "report.json"))
+    assert main(["report", str(copy), "--out", str(tmp_path / "r.html")]) == 2
+    err = capsys.readouterr().err
+    assert err == f"logicdiag: {copy / 'last.safetensors'} is not there; the run has no network yet\n"
+    assert not (tmp_path / "r.html").exists()

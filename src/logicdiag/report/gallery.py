@@ -93,8 +93,7 @@ def worst_images(told: Told, count: int, device: torch.device | str | None) -> M
         image = items[name].image()
         truth = truth_of(items[name])
         assert truth is not None
-        look = viewer.look(image)
-        chosen = look.chosen.cpu()
+        chosen = viewer.predict(image).cpu()
         photo, wrong = photo_picture(image), mistake_picture(chosen, truth)
         in_conflict = facts[name].get("conflict")
         said = "" if in_conflict is None else f", {percent(in_conflict, 1)} % in conflict"

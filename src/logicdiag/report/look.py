@@ -17,7 +17,6 @@ from ..data.open import open_split
 from ..engine.inference import InferenceConfig, predict_logits, where_to_run
 from ..engine.run import Run
 from ..errors import DataError, RunError, hint
-from ..experiment.accuracy import leaf_paths, spelled
 from ..logic.diagnosis import Diagnoser
 from ..logic.repair import Result
 
@@ -41,7 +40,7 @@ class Look:
     result: Result | None
     """The diagnosis, with truth degrees over this image; None for a flat head."""
     before: Int64[Tensor, "h w"]
-    """The leaf that the outputs above 0.5 spell, -1 where they break a rule; of a flat head, the likeliest."""
+    """The leaf that the outputs above 0.5 say, -1 where they break a rule; of a flat head, the likeliest."""
 
     @property
     def after(self) -> Int64[Tensor, "h w"] | None:
@@ -72,11 +71,17 @@ class Viewer:
         self.diagnoser: Diagnoser | None = None
         if self.model.head == "hierarchical":
             self.diagnoser = Diagnoser(run.knowledge, psi.strategy, psi.q, psi.connectives, psi.quantifier, psi.budget)
-        self.paths = leaf_paths(run.hierarchy)
 
     def look(self, image: UInt8[np.ndarray, "h w 3"]) -> Look:
+        return self.read(image, self._logits(image))
+
+    def predict(self, image: UInt8[np.ndarray, "h w 3"]) -> Int64[Tensor, "h w"]:
+        """The likeliest leaf alone."""
+        return self.model.leaf_logits(self._logits(image)).argmax(1)[0]
+
+    def _logits(self, image: UInt8[np.ndarray, "h w 3"]) -> Float[Tensor, "1 c h w"]:
         shown = torch.from_numpy(image).to(self.device).permute(2, 0, 1)[None].float() / 255
-        return self.read(image, predict_logits(self.model, shown, self.inference, self.precision))
+        return predict_logits(self.model, shown, self.inference, self.precision)
 
     @torch.no_grad()
     def read(self, image: UInt8[np.ndarray, "h w 3"], logits: Float[Tensor, "1 c h w"]) -> Look:
@@ -88,11 +93,11 @@ class Viewer:
         result, before = None, chosen
         if self.diagnoser is not None:
             result = self.diagnose(probs)
-            before = torch.where(result.conflict, NONE, spelled(result.observed, self.paths))
+            before = torch.where(result.conflict, NONE, result.leaf)
         return Look(image, probs, chosen[0], confidence[0], sure[0], result, before[0])
 
     def diagnose(self, probs: Float[Tensor, "1 c h w"]) -> Result:
-        """Truth degrees are over the image, and draws follow from the seed: whoever asks on one device gets the same."""
+        """Truth degrees are over the image, and draws follow from the seed: asked again, it says the same."""
         assert self.diagnoser is not None
         return self.diagnoser(probs, generator=torch.Generator(self.device).manual_seed(self.seed))
 

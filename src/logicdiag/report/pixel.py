@@ -15,7 +15,7 @@ LISTED = 5
 """Concepts named that are not drawn."""
 LIKELY = 0.05
 """How likely such a concept must be."""
-LEAST = 0.01
+LEAST = 0.05
 """How likely a diagnosis must be for what it flips to be looked at more closely."""
 
 
