@@ -80,7 +80,7 @@ def test_replayed_steps_are_the_steps(method):
 def as_on_cuda(made):
     """Let the optimiser and the teacher follow the plan's tensors, as they do where steps are captured."""
     c = made.config
-    made.stepper.optimizer = Optimizer(made.model, c.optimizer, c.train.steps, "fp32", "cuda")
+    made.stepper.optimizer = Optimizer([made.model], c.optimizer, c.train.steps, "fp32", "cuda")
     teacher = made.method.teacher
     made.method.follow = lambda index, plan: teacher.update(made.model, 0, plan["decay"])
 

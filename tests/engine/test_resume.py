@@ -63,7 +63,7 @@ def test_resumed_exactly(tmp_path, monkeypatch, method):
     resume(tmp_path / "cut")
     equal_runs(tmp_path / "whole", tmp_path / "cut")
     state = load_checkpoint(tmp_path / "cut", "cpu")
-    assert ("teacher" in state["method"]) == (method in ("mean_teacher", "unimatch"))
+    assert ("teachers" in state["method"]) == (method in ("mean_teacher", "unimatch"))
 
 
 def test_killed_between_checkpoints(tmp_path, monkeypatch):
@@ -250,7 +250,7 @@ def test_a_checkpoint_with_code_is_refused_and_not_run(stopped, tmp_path, how):
         (lambda run: torch.save({"done": 1}, run / "checkpoint.pt"), "checkpoint does not fit config.yaml: 'best' is"),
         (lambda run: torch.save([1], run / "checkpoint.pt"), "checkpoint does not fit config.yaml"),
         (lambda run: _edit(run, "decoder_channels: 8", "decoder_channels: 9"), "does not fit config.yaml"),
-        (lambda run: _edit(run, "teacher_decay: 0.0", "teacher_decay: 0.9"), "config.yaml: 'teacher' is missing"),
+        (lambda run: _edit(run, "teacher_decay: 0.0", "teacher_decay: 0.9"), "config.yaml: 'teachers' is missing"),
         (lambda run: _edit(run, "labeled: 4", "labeled: 5"), r"data.labeled names other images .*\(4 then, 5 now\)"),
         (lambda run: _edit(run, "hierarchy_kind: official", "hierarchy_kind: none"), "another hierarchy now"),
         (lambda run: (run / "record.json").write_text("{"), "not a whole run folder: record.json cannot be read"),

@@ -14,10 +14,12 @@ import torch
 from ..errors import ConfigError
 from ..plan import Plan, part
 from ..pseudo.target import Prediction
-from .method import Losses, Method, Step
+from .method import Losses, Method, Paper, Step
 
 
 class Algorithm1(Method):
+    paper = Paper("LogicDiag, Algorithm 1", "Liang et al.", "ICCV", 2023)
+    learned, taught = 2, 0
     default_decay = 0.0
 
     def _averages(self, decay: float) -> bool:

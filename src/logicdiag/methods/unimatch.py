@@ -21,12 +21,15 @@ from torch import Tensor
 from ..data.views import draws
 from ..errors import ConfigError
 from ..plan import Plan, Planned, part, under
-from .method import Losses, Method, Network, Setting, Step
+from .method import Losses, Method, Network, Paper, Setting, Step
 
 STRONG, FEATURES = 0.25, 0.5
 
 
 class UniMatch(Method):
+    paper = Paper("UniMatch", "Yang et al.", "CVPR", 2023)
+    learned, taught = 4, 1
+
     def __init__(self, setting: Setting) -> None:
         super().__init__(setting)
         if not 0 <= self.config.feature_dropout < 1:
