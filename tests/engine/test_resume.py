@@ -27,13 +27,15 @@ ARRANGED = {
     "fixmatch": {"model": {"dropout": 0.3}, "loss": {"points": 300, "points_by": "uncertain"}},
     "mean_teacher": {"psi": {"name": "threshold", "threshold": 0.51}, "optimizer": {"name": "adamw"}},
     "unimatch": {"method": {"teacher_decay": 0.9, "ramp": [0.2, 0.8]}, "optimizer": {"clip": 0.5}},
+    "cps": {"model": {"dropout": 0.3}, "optimizer": {"name": "adamw"}},
+    "mkd": {"psi": {"name": "threshold", "threshold": 0.51}, "model": {"head": "flat"}},
     "algorithm1": {"psi": {"weight": "confidence"}, "train": {"precision": "bf16"}},
 }
 
 
 def arranged(method):
     changes = {part: dict(keys) for part, keys in ARRANGED[method].items()}
-    decay = 0.9 if method == "mean_teacher" else 0.0
+    decay = 0.9 if method in ("mean_teacher", "mkd") else 0.0
     changes["method"] = {"name": method, "teacher_decay": decay, **changes.get("method", {})}
     changes["train"] = {"save_every": 4, **changes.get("train", {})}
     return changes
@@ -63,7 +65,8 @@ def test_resumed_exactly(tmp_path, monkeypatch, method):
     resume(tmp_path / "cut")
     equal_runs(tmp_path / "whole", tmp_path / "cut")
     state = load_checkpoint(tmp_path / "cut", "cpu")
-    assert ("teachers" in state["method"]) == (method in ("mean_teacher", "unimatch"))
+    assert ("teachers" in state["method"]) == (method in ("mean_teacher", "unimatch", "mkd"))
+    assert ("students" in state["method"]) == (method in ("cps", "mkd"))
 
 
 def test_killed_between_checkpoints(tmp_path, monkeypatch):

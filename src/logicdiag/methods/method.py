@@ -25,6 +25,8 @@ from .config import MethodConfig
 from .loss import Loss
 
 Network = Callable[..., Any]
+APART = 1 << 20
+"""Keeps the places of views apart for which something is drawn twice in a step."""
 
 
 @dataclass(frozen=True)
