@@ -117,13 +117,13 @@ class MethodTester:
         method.losses(step)
         assert seen == {True: len(step.labeled) * method.learned, False: len(step.labeled) * method.taught}
         assert len(method.students) == method.networks
-        assert len(method.teachers) == (method.averaged if self.teaching else 0)
+        assert len(method.teachers) == method.averaged
         assert method.paper.year > 2010
 
     @property
     def teaching(self):
         """Options with which there are averaged teachers."""
-        return {} if self.name == "algorithm1" else {"teacher_decay": 0.9}
+        return {"teacher_decay": 0.9} if METHODS[self.name].averaged else {}
 
     def test_the_same_step_twice_is_the_same(self):
         first, second = (made(self.name) for _ in range(2))

@@ -20,6 +20,7 @@ from .method import APART, Losses, Method, Paper, Step
 class Algorithm1(Method):
     paper = Paper("LogicDiag, Algorithm 1", "Liang et al.", "ICCV", 2023)
     learned, taught = 2, 0
+    averaged = 0
     default_decay = 0.0
 
     def _averages(self, decay: float) -> bool:

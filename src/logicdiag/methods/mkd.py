@@ -1,5 +1,5 @@
 """Mutual knowledge distillation (Yuan et al., "Semi-supervised Semantic Segmentation with Mutual Knowledge
-Distillation", 2022): two students, each with an averaged teacher that teaches the other one.
+Distillation", arXiv 2208.11499, 2022): two students, each with an averaged teacher that teaches the other one.
 
     L     = L_s + lambda (1.5 L_mkd + L_cps)
     L_s   = mean over labelled pixels of    H(p1, y) + H(p2, y)
@@ -37,7 +37,7 @@ DISTILLED, CROSSED = 1.5, 1.0
 
 
 class MKD(Mutual):
-    paper = Paper("MKD", "Yuan et al.", "arXiv 2208.11499", 2022)
+    paper = Paper("MKD", "Yuan et al.", "arXiv", 2022)
     learned, taught = 4, 4
     averaged: ClassVar[int] = 2
     label_names = ("psi/teacher1", "psi/teacher2", "psi/student1", "psi/student2")
