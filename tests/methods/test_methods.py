@@ -4,6 +4,7 @@ import torch
 from logicdiag.data.config import ViewConfig
 from logicdiag.data.views import partner
 from logicdiag.errors import ConfigError, OptionError
+from logicdiag.methods.build import METHODS
 from logicdiag.methods.config import LossConfig
 from logicdiag.plan import part
 from logicdiag.pseudo.target import Target
@@ -274,7 +275,7 @@ def test_wrong_ramp(ramp):
         made("fixmatch", ramp=ramp)
 
 
-@pytest.mark.parametrize("name", ["fixmatch", "mean_teacher", "unimatch", "algorithm1"])
+@pytest.mark.parametrize("name", [name for name, kind in METHODS.items() if kind.needs_unlabeled])
 def test_diagnosis_needs_the_hierarchical_head(name):
     with pytest.raises(ConfigError, match="set model.head to hierarchical, or psi.name to threshold"):
         made(name, "diagnosis", "flat")

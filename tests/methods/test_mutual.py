@@ -1,19 +1,25 @@
 """Methods in which two networks teach each other."""
 
 import copy
+import math
 from math import exp, log
 
 import pytest
 import torch
 
+from logicdiag.data.open import open_dataset
 from logicdiag.data.views import partner
-from logicdiag.errors import ConfigError
+from logicdiag.engine.distributed import World
+from logicdiag.engine.trainer import Trainer
+from logicdiag.errors import ConfigError, RunError
 from logicdiag.methods.build import build_method
 from logicdiag.methods.method import Setting
 from logicdiag.methods.mutual import Logits, together
 from logicdiag.plan import part
 from logicdiag.pseudo.target import Target
+from tests.engine.small import config
 
+from .every import steps
 from .tester import SIZE, H, MethodTester, a_step, made, network
 
 THRESHOLD = 0.53
@@ -242,3 +248,61 @@ def test_statistics_add_up():
     one = {"counted": (torch.tensor(1.0), torch.tensor(4))}
     other = {"counted": (torch.tensor(2.5), torch.tensor(6))}
     assert together(one, other) == {"counted": (3.5, 10)}
+
+
+# ---- in training -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["cps", "mkd"])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"psi": {"strategy": "soft"}},
+        {"psi": {"families": "CE"}},
+        {"loss": {"points": 200, "points_by": "uncertain"}},
+        {"train": {"accumulate": 2, "labeled_batch": 4, "unlabeled_batch": 4, "precision": "bf16"}},
+        {"data": {"views": {"cutmix": 0.0}}, "optimizer": {"clip": 0.1}},
+    ],
+    ids=["soft", "labels", "points", "accumulated", "unmixed"],
+)
+def test_options(name, changes):
+    made = training(name, **changes)
+    before = [[p.detach().clone() for p in student.parameters()] for student in made.method.students]
+    for line in steps(made, 2):
+        assert math.isfinite(line["loss"])
+    for old, student in zip(before, made.method.students, strict=True):
+        assert all((was != now).any() for was, now in zip(old, student.parameters(), strict=True))
+
+
+def training(name, **changes):
+    c = config(**{**changes, "data": {"val": None, **changes.get("data", {})}, "method": {"name": name}})
+    return Trainer(c, open_dataset(c.data), World(), None, None)
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_network_that_diverged_is_not_saved(which):
+    made = training("cps")
+    made._refuse_no_numbers()
+    with torch.no_grad():
+        made.method.students[which].classifier.bias[0] = torch.nan
+    with pytest.raises(RunError):
+        made._refuse_no_numbers()
+
+
+def test_the_seed_decides_on_both_networks():
+    one, again, other = (training("mkd", train={"seed": seed}).method.students for seed in (1, 1, 2))
+    for mine, same, different in zip(one, again, other, strict=True):
+        assert torch.equal(mine.classifier.weight, same.classifier.weight)
+        assert not torch.equal(mine.classifier.weight, different.classifier.weight)
+
+
+def test_weights_of_a_whole_network_are_refused(tmp_path):
+    """Of an encoder they are welcome: the decoders start apart."""
+    state = training("supervised").model.state_dict()
+    torch.save(state, tmp_path / "whole.pth")
+    torch.save({k.removeprefix("encoder.body."): v for k, v in state.items() if "body" in k}, tmp_path / "encoder.pth")
+    with pytest.raises(ConfigError, match="method.name is cps, .* but model.weights holds a whole network"):
+        training("cps", model={"weights": str(tmp_path / "whole.pth")})
+    first, second = training("cps", model={"weights": str(tmp_path / "encoder.pth")}).method.students
+    for mine, theirs in zip(first.encoder.parameters(), second.encoder.parameters(), strict=True):
+        assert torch.equal(mine, theirs)
