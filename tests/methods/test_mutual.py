@@ -191,8 +191,8 @@ class TestMKD(MethodTester, MutualTester):
         method._forward = lambda which, *_: Logits(said[which], said[which])
         method.teach = lambda image, which: torch.cat([taught[which], taught[which]])
         found = method.losses(a_step(method))
-        distilled = 2 * (cross_entropy(FIRST, 3) + cross_entropy(SECOND, 2))
-        crossed = 2 * (cross_entropy(FIRST, 1) + cross_entropy(SECOND, 0))
+        distilled = cross_entropy(FIRST, 3) + cross_entropy(SECOND, 2)
+        crossed = cross_entropy(FIRST, 1) + cross_entropy(SECOND, 0)
         assert float(found.parts["distilled"]) == pytest.approx(distilled, rel=1e-5)
         assert float(found.parts["crossed"]) == pytest.approx(crossed, rel=1e-5)
         assert float(found.parts["unlabeled"]) == pytest.approx(1.5 * distilled + crossed, rel=1e-5)
@@ -211,13 +211,15 @@ class TestMKD(MethodTester, MutualTester):
             dropped = [torch.cat([f[:3], f[3:] * kept[level] * 2]) for level, f in enumerate(features)]
             seen.append(student.decode(tuple(dropped), (SIZE, SIZE)).split(3))
         mixed_valid = torch.where(boxes, partner(valid), valid)
+        assert mixed_valid.sum() == valid.sum()  # what both means are over
+        share = known.sum() / (known.sum() + valid.sum())
         distilled = crossed = 0.0
         for me, other in ((0, 1), (1, 0)):
             on_labeled, on_strong = seen[me]
-            distilled += mean(method, on_labeled, taught[other][0], known)
-            distilled += mean(method, on_strong, taught[other][1], valid, boxes)
-            crossed += mean(method, on_labeled, leaves(seen[other][0]), known)
-            crossed += mean(method, on_strong, leaves(seen[other][1]), mixed_valid)
+            distilled += share * mean(method, on_labeled, taught[other][0], known)
+            distilled += (1 - share) * mean(method, on_strong, taught[other][1], valid, boxes)
+            crossed += share * mean(method, on_labeled, leaves(seen[other][0]), known)
+            crossed += (1 - share) * mean(method, on_strong, leaves(seen[other][1]), mixed_valid)
         labeled = sum(supervised(method, on_labeled, step) for on_labeled, _ in seen)
         torch.testing.assert_close(found.parts["labeled"], labeled)
         torch.testing.assert_close(found.parts["distilled"], distilled)

@@ -23,10 +23,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+from torch import Tensor
 
 from ..plan import Plan, part
 from .method import Losses, Paper, Step
-from .mutual import Logits, Mutual, together
+from .mutual import Labels, Logits, Mutual, together
 
 
 class CPS(Mutual):
@@ -55,3 +56,7 @@ class CPS(Mutual):
         total = supervised + step.plan["weight"] * crossed
         statistics = together(*(found.statistics for found in labels))
         return Losses(total, {"labeled": supervised, "unlabeled": crossed}, statistics)
+
+    def cross_loss(self, logits: Logits, labels: Labels, step: Step) -> Tensor:
+        on_labeled, on_unlabeled = self.summed(logits, labels, step)
+        return on_labeled / step.labeled_pixels + on_unlabeled / step.unlabeled_pixels

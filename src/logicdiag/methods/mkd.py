@@ -2,14 +2,14 @@
 Distillation", arXiv 2208.11499, 2022): two students, each with an averaged teacher that teaches the other one.
 
     L     = L_s + lambda (1.5 L_mkd + L_cps)
-    L_s   = mean over labelled pixels of    H(p1, y) + H(p2, y)
-    L_mkd = mean over labelled pixels, plus mean over unlabelled ones, of    H(p1, psi(q2)) + H(p2, psi(q1))
-    L_cps = the same of                                                      H(p1, psi(p2)) + H(p2, psi(p1))
+    L_s   = mean over labelled pixels of                            H(p1, y) + H(p2, y)
+    L_mkd = mean over labelled and unlabelled pixels together of    H(p1, psi(q2)) + H(p2, psi(q1))
+    L_cps = the same of                                             H(p1, psi(p2)) + H(p2, psi(p1))
 
 p1 and p2 are the students' predictions of strong views with CutMix, from perturbed features; q1 and q2 those of their
 teachers of the weak views, mixed alike. The paper's psi is the likeliest class (psi = threshold with `psi.threshold:
-0`). The authors' code weighs the two terms 1.5 and 1, from the first step on (lambda 1, `method.ramp: [0, 0]`), and a
-teacher keeps min(1 - 1 / step, 0.6) of itself.
+0`). Terms and constants are those of the code that the authors publish (semi-mmseg): the two weigh 1.5 and 1 from the
+first step on (lambda 1, `method.ramp: [0, 0]`), and a teacher keeps min(1 - 1 / step, 0.6) of itself.
 
 Where ours differs: the paper perturbs features by ISDA, a bound of the softmax cross entropy under Gaussian noise with
 each class's covariance. It is one of leaves alone, which the hierarchical head and repaired labels are not; so here
@@ -31,7 +31,7 @@ from ..errors import ConfigError
 from ..plan import Plan, Planned, part, under
 from .features import FeatureDropout
 from .method import APART, Losses, Network, Paper, Setting, Step
-from .mutual import Logits, Mutual, together
+from .mutual import Labels, Logits, Mutual, together
 
 DISTILLED, CROSSED = 1.5, 1.0
 
@@ -89,6 +89,10 @@ class MKD(Mutual):
         total = supervised + step.plan["weight"] * consistency
         parts = {"labeled": supervised, "unlabeled": consistency, "distilled": distilled, "crossed": crossed}
         return Losses(total, parts, together(*(labels.statistics for labels in of_teachers)))
+
+    def cross_loss(self, logits: Logits, labels: Labels, step: Step) -> Tensor:
+        on_labeled, on_unlabeled = self.summed(logits, labels, step)
+        return (on_labeled + on_unlabeled) / (step.labeled_pixels + step.unlabeled_pixels)
 
     def _forward(self, which: int, labeled: Tensor, strong: Tensor, kept: Planned) -> Logits:
         """One pass over both; features of strong views are dropped."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import ClassVar, NamedTuple
 
@@ -62,10 +63,14 @@ class Mutual(Method):
         count = len(step.labeled)
         return Labels(target.cut(0, count), target.cut(count, len(both.logits)), statistics)
 
+    @abstractmethod
     def cross_loss(self, logits: Logits, labels: Labels, step: Step) -> Tensor:
-        """The mean over labelled pixels, and that over unlabelled ones."""
+        """Of one network against labels of the other."""
+
+    def summed(self, logits: Logits, labels: Labels, step: Step) -> tuple[Tensor, Tensor]:
+        """The losses of all labelled pixels, and of all unlabelled ones."""
         on_labeled = self.loss(logits.labeled, labels.labeled, part(step.plan, "points/labeled"))
-        return on_labeled / step.labeled_pixels + self.unlabeled_loss(logits.unlabeled, labels.unlabeled, step)
+        return on_labeled, self.loss(logits.unlabeled, labels.unlabeled, part(step.plan, "points/unlabeled"))
 
 
 def together(*statistics: Statistics) -> Statistics:
