@@ -116,7 +116,9 @@ def photographs(folder: Path, count: int) -> None:
     (folder / "splits" / "labeled.txt").write_text("\n".join(names[: count // 3]) + "\n", "utf-8")
 
 
-def measure(folder: Path, encoder: str, size: int, variant: str, mode: str, args: argparse.Namespace) -> Measured:
+def measure(
+    folder: Path, encoder: str, size: int, variant: str, mode: str, args: argparse.Namespace, method: str = "fixmatch"
+) -> Measured:
     psi, head = VARIANTS[variant]
     compiles, captures = MODES[mode]
     on_gpu = args.device.startswith("cuda")
@@ -125,7 +127,7 @@ def measure(folder: Path, encoder: str, size: int, variant: str, mode: str, args
         {
             "data": {"root": str(folder), "labeled": "labeled", "val": None, "crop": size, "workers": args.workers},
             "model": {"encoder": encoder, "head": head},
-            "method": {"ramp": [0.0, 0.0]},
+            "method": {"name": method, "ramp": [0.0, 0.0]},
             "psi": {"name": psi},
             "train": {
                 "steps": 100_000,

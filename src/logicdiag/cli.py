@@ -112,6 +112,14 @@ def _add_training(every: Any) -> None:
     start.add_argument("--print-config", action="store_true", help="print all settings and stop")
     start.set_defaults(run=commands.train)
 
+    known = every.add_parser(
+        "methods",
+        help="list the methods: paper, networks, cost",
+        description="What `method.name` may be. See docs/methods.md for how each is wired.",
+    )
+    known.add_argument("--markdown", action="store_true", help="as a Markdown table")
+    known.set_defaults(run=commands.methods)
+
     data = every.add_parser("data", help="work with data sets").add_subparsers(required=True, metavar="COMMAND")
     check = data.add_parser(
         "check",

@@ -121,6 +121,13 @@ def train(args: argparse.Namespace) -> int:
     return 0
 
 
+def methods(args: argparse.Namespace) -> int:
+    from .methods.about import markdown, text
+
+    sys.stdout.write(markdown() if args.markdown else text())
+    return 0
+
+
 def evaluate(args: argparse.Namespace) -> int:
     from .engine.evaluate import evaluate_run, evaluation_name
     from .engine.evaluation import render

@@ -18,6 +18,8 @@ THRESHOLD = {"psi": {"name": "threshold", "threshold": 0.1}, "model": {"dropout"
 ARRANGED = {
     "fixmatch": {**THRESHOLD, "method": {"teacher_decay": 0.9}},
     "unimatch": {**THRESHOLD, "method": {"name": "unimatch", "teacher_decay": 0.0}},
+    "cps": {**THRESHOLD, "method": {"name": "cps", "teacher_decay": 0.9}},
+    "mkd": {**THRESHOLD, "method": {"name": "mkd", "teacher_decay": 0.9}},
 }
 
 

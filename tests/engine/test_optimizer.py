@@ -19,7 +19,7 @@ CONFIGS = {
 
 def made(name, device, order=torch.contiguous_format):
     model = built(encoder="small", decoder_channels=8).to(memory_format=order)
-    return model, Optimizer(model, CONFIGS[name], 10, "fp32", device)
+    return model, Optimizer([model], CONFIGS[name], 10, "fp32", device)
 
 
 def take(model, optimizer, step):
@@ -76,8 +76,8 @@ def test_with_a_loss_scale_nothing_is_fused():
     """A step that the scale skips must leave the momentum alone, which torch's fused SGD does not."""
     model = built(encoder="small", decoder_channels=8)
     config = OptimizerConfig(clip=None)
-    assert Optimizer(model, config, 10, "bf16", "cuda").fused
-    optimizer = Optimizer(model, config, 10, "fp16", "cpu")
+    assert Optimizer([model], config, 10, "bf16", "cuda").fused
+    optimizer = Optimizer([model], config, 10, "fp16", "cpu")
     assert not optimizer.fused
     for value in (torch.inf, 1.0):
         before = [parameter.clone() for parameter in model.parameters()]

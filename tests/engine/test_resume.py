@@ -27,13 +27,15 @@ ARRANGED = {
     "fixmatch": {"model": {"dropout": 0.3}, "loss": {"points": 300, "points_by": "uncertain"}},
     "mean_teacher": {"psi": {"name": "threshold", "threshold": 0.51}, "optimizer": {"name": "adamw"}},
     "unimatch": {"method": {"teacher_decay": 0.9, "ramp": [0.2, 0.8]}, "optimizer": {"clip": 0.5}},
+    "cps": {"model": {"dropout": 0.3}, "optimizer": {"name": "adamw"}},
+    "mkd": {"psi": {"name": "threshold", "threshold": 0.51}, "model": {"head": "flat"}},
     "algorithm1": {"psi": {"weight": "confidence"}, "train": {"precision": "bf16"}},
 }
 
 
 def arranged(method):
     changes = {part: dict(keys) for part, keys in ARRANGED[method].items()}
-    decay = 0.9 if method == "mean_teacher" else 0.0
+    decay = 0.9 if method in ("mean_teacher", "mkd") else 0.0
     changes["method"] = {"name": method, "teacher_decay": decay, **changes.get("method", {})}
     changes["train"] = {"save_every": 4, **changes.get("train", {})}
     return changes
@@ -63,7 +65,8 @@ def test_resumed_exactly(tmp_path, monkeypatch, method):
     resume(tmp_path / "cut")
     equal_runs(tmp_path / "whole", tmp_path / "cut")
     state = load_checkpoint(tmp_path / "cut", "cpu")
-    assert ("teacher" in state["method"]) == (method in ("mean_teacher", "unimatch"))
+    assert ("teachers" in state["method"]) == (method in ("mean_teacher", "unimatch", "mkd"))
+    assert ("students" in state["method"]) == (method in ("cps", "mkd"))
 
 
 def test_killed_between_checkpoints(tmp_path, monkeypatch):
@@ -250,7 +253,7 @@ def test_a_checkpoint_with_code_is_refused_and_not_run(stopped, tmp_path, how):
         (lambda run: torch.save({"done": 1}, run / "checkpoint.pt"), "checkpoint does not fit config.yaml: 'best' is"),
         (lambda run: torch.save([1], run / "checkpoint.pt"), "checkpoint does not fit config.yaml"),
         (lambda run: _edit(run, "decoder_channels: 8", "decoder_channels: 9"), "does not fit config.yaml"),
-        (lambda run: _edit(run, "teacher_decay: 0.0", "teacher_decay: 0.9"), "config.yaml: 'teacher' is missing"),
+        (lambda run: _edit(run, "teacher_decay: 0.0", "teacher_decay: 0.9"), "config.yaml: 'teachers' is missing"),
         (lambda run: _edit(run, "labeled: 4", "labeled: 5"), r"data.labeled names other images .*\(4 then, 5 now\)"),
         (lambda run: _edit(run, "hierarchy_kind: official", "hierarchy_kind: none"), "another hierarchy now"),
         (lambda run: (run / "record.json").write_text("{"), "not a whole run folder: record.json cannot be read"),

@@ -71,7 +71,7 @@ def test_networks_of_a_run(finished):
     assert state["best"]["step"] in (3, 6)
     last = finished.model("last")
     assert not last.training
-    teacher = state["method"]["teacher"]
+    teacher = state["method"]["teachers"][0]
     for key, value in last.state_dict().items():
         assert torch.equal(value, teacher[f"model.{key}"]), key
     best = finished.model("best").state_dict()

@@ -4,12 +4,12 @@ import torch
 from logicdiag.data.config import ViewConfig
 from logicdiag.data.views import partner
 from logicdiag.errors import ConfigError, OptionError
+from logicdiag.methods.build import METHODS
 from logicdiag.methods.config import LossConfig
 from logicdiag.plan import part
 from logicdiag.pseudo.target import Target
 
 from .tester import ALWAYS_MIXED, SIZE, H, MethodTester, a_step, made, planned, views
-from .tester import test_every_method_has_a_tester as test_every_method_has_a_tester
 
 THRESHOLD = 0.95
 """Some pixels are surer, and some are not."""
@@ -149,7 +149,7 @@ class TestUniMatch(MethodTester):
         )
         features = method.student.features(torch.cat([step.labeled.image, step.unlabeled.image, first, second]))
         kept = [step.plan[f"kept/{level}"] for level in range(2)]
-        dropped = [torch.cat([f[:3], method._drop(f[3:6], kept[i]), f[6:]]) for i, f in enumerate(features)]
+        dropped = [torch.cat([f[:3], method.dropout(f[3:6], kept[i]), f[6:]]) for i, f in enumerate(features)]
         on_labeled, *on_unlabeled = method.student.decode(tuple(dropped), (SIZE, SIZE)).split(3)
         targets = [(weight, leaf), inside(boxes, weight, leaf), inside(others, weight, leaf)]
         terms = [[unlabelled_mean(method, logits, t, step) for t in targets] for logits in on_unlabeled]
@@ -184,7 +184,7 @@ class TestUniMatch(MethodTester):
         method = made("unimatch", feature_dropout=0.25)
         features = torch.rand(3, 4000, 2, 2) + 1
         kept = torch.rand(3, 4000) >= 0.25
-        dropped = method._drop(features, kept)
+        dropped = method.dropout(features, kept)
         assert torch.equal(dropped.ne(0), kept[:, :, None, None].expand_as(dropped))  # whole channels
         torch.testing.assert_close(dropped[dropped.ne(0)], (features / 0.75)[dropped.ne(0)])
 
@@ -192,16 +192,16 @@ class TestUniMatch(MethodTester):
         method = made("unimatch", feature_dropout=0.25)
         encoder = method.student.encoder
         encoder.low_channels = encoder.high_channels = 4000
-        kept = method._plan_features(5, (0, 1, 7))
+        kept = method.dropout.plan(encoder, 5, (0, 1, 7))
         assert (abs(kept["0"].mean(1) - 0.75) < 0.03).all()
         assert (kept["0"][0] != kept["0"][1]).any()
         assert (kept["0"] != kept["1"]).any()
-        assert (kept["0"] != method._plan_features(6, (0, 1, 7))["0"]).any()
-        assert (kept["0"][2] == method._plan_features(5, (7,))["0"][0]).all()
+        assert (kept["0"] != method.dropout.plan(encoder, 6, (0, 1, 7))["0"]).any()
+        assert (kept["0"][2] == method.dropout.plan(encoder, 5, (7,))["0"][0]).all()
 
     def test_no_dropout_leaves_the_features(self):
         method, features = made("unimatch", feature_dropout=0.0), torch.rand(3, 96, 2, 2)
-        assert torch.equal(method._drop(features, planned(method)["kept/1"]), features)
+        assert torch.equal(method.dropout(features, planned(method)["kept/1"]), features)
 
     def test_only_the_weak_view_s_features_are_dropped(self):
         method = made("unimatch", feature_dropout=0.9)
@@ -275,7 +275,7 @@ def test_wrong_ramp(ramp):
         made("fixmatch", ramp=ramp)
 
 
-@pytest.mark.parametrize("name", ["fixmatch", "mean_teacher", "unimatch", "algorithm1"])
+@pytest.mark.parametrize("name", [name for name, kind in METHODS.items() if kind.needs_unlabeled])
 def test_diagnosis_needs_the_hierarchical_head(name):
     with pytest.raises(ConfigError, match="set model.head to hierarchical, or psi.name to threshold"):
         made(name, "diagnosis", "flat")

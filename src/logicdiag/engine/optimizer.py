@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 
 from ..errors import ConfigError, choose
 from ..models.segmenter import Segmenter
@@ -33,7 +34,9 @@ class Optimizer:
     the beginning, so that a step can be captured.
     """
 
-    def __init__(self, model: Segmenter, config: OptimizerConfig, steps: int, precision: str, device: str) -> None:
+    def __init__(
+        self, models: Sequence[Segmenter], config: OptimizerConfig, steps: int, precision: str, device: str
+    ) -> None:
         choose("optimizer.name", config.name, OPTIMIZERS)
         for key in ("lr", "clip"):
             if (value := getattr(config, key)) is not None and value <= 0:
@@ -43,7 +46,10 @@ class Optimizer:
                 raise ConfigError(f"optimizer.{key} is {value}, expected 0 or more")
         self.config, self.steps = config, steps
         self.times = {"encoder": 1.0, "decoder": config.head_lr}
-        found = model.parameter_groups()
+        found: dict[str, list[Parameter]] = {name: [] for name in self.times}
+        for model in models:
+            for name, parameters in model.parameter_groups().items():
+                found[name] += parameters
         self.parameters = [parameter for parameters in found.values() for parameter in parameters]
         # Not with a loss scale: torch's fused SGD moves its momentum also in steps that the scale has skipped.
         self.fused = device == "cuda" and precision != "fp16"

@@ -19,7 +19,7 @@ from ..methods.build import METHODS, build_method
 from ..methods.loss import Loss
 from ..methods.method import Setting
 from ..models.norm import share_batch_norm
-from ..models.segmenter import build_model
+from ..models.segmenter import Segmenter, build_model
 from ..pseudo.build import build_knowledge, build_psi
 from ..pseudo.target import Psi
 from ..pseudo.threshold import Threshold
@@ -59,16 +59,14 @@ class Trainer:
         t = config.train
         torch.manual_seed(t.seed)  # initial weights; everything later is keyed by seed, step and place
         self.knowledge = knowledge or build_knowledge(config.psi, dataset.hierarchy, base)
-        model = build_model(config.model, dataset.hierarchy, base).to(here.device)
-        self.model = share_batch_norm(model).train()
-        here.same(self.model)
-        if here.device.type == "cuda":
-            in_order(self.model)
+        networks = METHODS[config.method.name].networks
+        students = [self._network(base) for _ in range(networks)]
+        self.model = students[0]
         psi = self._psi()
         self.compiles, self.captures = wants_compiling(t, here), wants_capture(config, psi, here)
         self.method = build_method(
             Setting(
-                self.model,
+                students,
                 psi,
                 Loss(config.loss, dataset.hierarchy, config.model.head, t.seed),
                 config.method,
@@ -78,13 +76,22 @@ class Trainer:
                 lambda: autocast(here.device, t.precision),
             )
         )
-        self.optimizer = Optimizer(self.model, config.optimizer, t.steps, t.precision, here.device.type)
+        self.optimizer = Optimizer(students, config.optimizer, t.steps, t.precision, here.device.type)
         self.record = Record()
         self.stepper = Stepper(self.method, self.optimizer, self.record, here, t)
         self.done = 0
         self.best: dict[str, float] | None = None
         self.val_every = t.val_every or max(1, t.steps // 10)
         self.save_every = t.save_every or self.val_every
+
+    def _network(self, base: Path) -> Segmenter:
+        """One to train, on its device; another call starts from other random weights."""
+        model = build_model(self.config.model, self.dataset.hierarchy, base).to(self.here.device)
+        model = share_batch_norm(model).train()
+        self.here.same(model)
+        if self.here.device.type == "cuda":
+            in_order(model)
+        return model
 
     def _psi(self) -> Psi:
         c = self.config
@@ -258,9 +265,9 @@ class Trainer:
 
     def _refuse_no_numbers(self) -> None:
         """Weights and statistics that are no numbers stay so; the last checkpoint is worth more."""
-        tensors = [*self.model.state_dict().values(), *self.method.evaluated.state_dict().values()]
-        if not all(bool(tensor.isfinite().all()) for tensor in tensors):
-            raise diverged(self.done)
+        for network in (*self.method.students, self.method.evaluated):
+            if not all(bool(tensor.isfinite().all()) for tensor in network.state_dict().values()):
+                raise diverged(self.done)
 
     def _save(self, improved: bool) -> None:
         self._refuse_no_numbers()

@@ -14,10 +14,13 @@ import torch
 from ..errors import ConfigError
 from ..plan import Plan, part
 from ..pseudo.target import Prediction
-from .method import Losses, Method, Step
+from .method import APART, Losses, Method, Paper, Step
 
 
 class Algorithm1(Method):
+    paper = Paper("LogicDiag, Algorithm 1", "Liang et al.", "ICCV", 2023)
+    learned, taught = 2, 0
+    averaged = 0
     default_decay = 0.0
 
     def _averages(self, decay: float) -> bool:
@@ -27,7 +30,7 @@ class Algorithm1(Method):
 
     def plan(self, index: int, progress: float, labeled: Sequence[int], unlabeled: Sequence[int]) -> Plan:
         plan = super().plan(index, progress, labeled, unlabeled)
-        return plan | self.plan_target(index, (*labeled, *(slot + SECOND for slot in unlabeled)))
+        return plan | self.plan_target(index, (*labeled, *(slot + APART for slot in unlabeled)))
 
     def losses(self, step: Step) -> Losses:
         labeled, unlabeled = step.labeled, step.unlabeled
@@ -42,7 +45,3 @@ class Algorithm1(Method):
         both = summed / (step.labeled_pixels + step.unlabeled_pixels)
         total = supervised + step.plan["weight"] * both
         return Losses(total, {"labeled": supervised, "unlabeled": both}, statistics)
-
-
-SECOND = 1 << 20
-"""Keeps the places of unlabelled views apart from those of labelled ones."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from ..errors import choose
 from .algorithm1 import Algorithm1
+from .cps import CPS
 from .fixmatch import FixMatch
 from .mean_teacher import MeanTeacher
 from .method import Method, Setting
+from .mkd import MKD
 from .supervised import Supervised
 from .unimatch import UniMatch
 
@@ -15,6 +17,8 @@ METHODS: dict[str, type[Method]] = {
     "fixmatch": FixMatch,
     "mean_teacher": MeanTeacher,
     "unimatch": UniMatch,
+    "cps": CPS,
+    "mkd": MKD,
     "algorithm1": Algorithm1,
 }
 

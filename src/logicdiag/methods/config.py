@@ -10,17 +10,20 @@ class MethodConfig:
     """How views and networks are arranged, and what the unlabelled loss weighs."""
 
     name: str = "fixmatch"
-    """supervised, fixmatch (Eq. 2), mean_teacher, unimatch, or algorithm1 (the paper's Algorithm 1)."""
+    """supervised, fixmatch (Eq. 2), mean_teacher, unimatch, cps, mkd, or algorithm1 (the paper's Algorithm 1).
+
+    `logicdiag methods` tells of each.
+    """
     weight: float = 1.0
     """Lambda: the weight of the unlabelled loss. The paper: 5."""
     ramp: tuple[float, float] = (0.1, 0.3)
     """The shares of the run between which lambda rises from 0 to its value. The paper: [0, 0], at once."""
     teacher_decay: float | None = None
     """How much of itself the averaged teacher keeps in a step; 0: the student is its own teacher, as in the papers of
-    all methods but mean_teacher; null: 0.996, and none for algorithm1.
+    all methods but mean_teacher and mkd; null: 0.996, and none for algorithm1.
     """
     feature_dropout: float = 0.5
-    """unimatch: the probability that a channel of the features is dropped."""
+    """unimatch and mkd: the probability that a channel of the features is dropped."""
 
 
 @dataclass

@@ -17,10 +17,12 @@ from typing import ClassVar
 import torch
 
 from ..plan import Plan, part
-from .method import Losses, Method, Step
+from .method import Losses, Method, Paper, Step
 
 
 class FixMatch(Method):
+    paper = Paper("FixMatch", "Sohn et al.", "NeurIPS", 2020)
+    learned, taught = 2, 1
     stream: ClassVar[str] = "strong"
     """Of the draws for strong views."""
     colour: ClassVar[bool] = True

@@ -11,9 +11,11 @@ from __future__ import annotations
 
 from ..errors import ConfigError
 from .fixmatch import FixMatch
+from .method import Paper
 
 
 class MeanTeacher(FixMatch):
+    paper = Paper("CutMix-Seg", "French et al.", "BMVC", 2020)
     stream, colour = "mixed", False
 
     def _averages(self, decay: float) -> bool:

@@ -1,4 +1,4 @@
-"""What every method has: a student, perhaps an averaged teacher, psi, and a loss. A method arranges them."""
+"""What every method has: one or more students, perhaps averaged teachers, psi, and a loss. A method arranges them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -25,6 +25,8 @@ from .config import MethodConfig
 from .loss import Loss
 
 Network = Callable[..., Any]
+APART = 1 << 20
+"""Keeps the places of views apart for which something is drawn twice in a step."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,8 @@ class Losses:
 class Setting:
     """What a method is built from."""
 
-    student: Segmenter
+    students: Sequence[Segmenter]
+    """As many as the method has `networks`, of one architecture; the first is the one to use afterwards."""
     psi: Psi
     loss: Loss
     config: MethodConfig
@@ -76,10 +79,30 @@ class Setting:
     """Entered around every forward pass."""
 
 
+class Paper(NamedTuple):
+    """Where a method comes from."""
+
+    title: str
+    authors: str
+    venue: str
+    year: int
+
+
 class Method(ABC):
     """One algorithm: the `plan` of a step, its `losses`; then the optimiser; then `follow`."""
 
+    paper: ClassVar[Paper]
+    learned: ClassVar[int]
+    """What a step costs: views that go through a network and back, for each labelled and unlabelled view of it."""
+    taught: ClassVar[int]
+    """Likewise those that go through a network to make labels, and not back."""
+    memory: ClassVar[str] = ""
+    """What is remembered from step to step beside networks, in words."""
     needs_unlabeled: ClassVar[bool] = True
+    networks: ClassVar[int] = 1
+    """How many are trained, each from random weights of its own."""
+    averaged: ClassVar[int] = 1
+    """How many of them, the first ones, have an averaged copy where there are such copies at all."""
     default_decay: ClassVar[float] = 0.996
     """Decay of the averaged teacher, unless the configuration says; 0: the student is its own teacher.
 
@@ -87,15 +110,18 @@ class Method(ABC):
     """
 
     def __init__(self, setting: Setting) -> None:
-        self.student, self.psi, self.loss = setting.student, setting.psi, setting.loss
+        self.students, self.psi, self.loss = tuple(setting.students), setting.psi, setting.loss
+        assert len(self.students) == self.networks
         self.config, self.views, self.crop, self.seed = setting.config, setting.views, setting.crop, setting.seed
         self.autocast = setting.autocast
         decay = self.default_decay if self.config.teacher_decay is None else self.config.teacher_decay
         if not 0 <= decay <= 1:
             raise ConfigError(f"method.teacher_decay is {decay}, expected a number from 0 to 1, or null")
-        self.teacher = AveragedTeacher(self.student, decay) if self._averages(decay) else None
-        self.learn: Network = self.student
-        self.label: Network = self.student if self.teacher is None else self.teacher
+        averaged = self.students[: self.averaged] if self._averages(decay) else ()
+        self.teachers = tuple(AveragedTeacher(student, decay) for student in averaged)
+        self.learn: tuple[Network, ...] = self.students
+        self.label: tuple[Network, ...] = self.teachers
+        _refuse_twins(self.students, self.config.name)
         start, stop = self.config.ramp
         if not 0 <= start <= stop <= 1:
             raise ConfigError(f"method.ramp is [{start}, {stop}], expected two rising shares of the run, from 0 to 1")
@@ -103,10 +129,20 @@ class Method(ABC):
     def _averages(self, decay: float) -> bool:
         return decay > 0
 
+    @property
+    def student(self) -> Segmenter:
+        """The first, which most methods have alone."""
+        return self.students[0]
+
+    @property
+    def teacher(self) -> AveragedTeacher | None:
+        """The average of the first."""
+        return self.teachers[0] if self.teachers else None
+
     def compile(self, compiled: Callable[[Network], Network]) -> None:
         """Call the networks through a compiler from now on; who evaluates them calls them as they are."""
-        self.learn = compiled(self.student)
-        self.label = self.learn if self.teacher is None else compiled(self.teacher.model)
+        self.learn = tuple(compiled(student) for student in self.students)
+        self.label = tuple(compiled(teacher.model) for teacher in self.teachers)
 
     def plan(self, index: int, progress: float, labeled: Sequence[int], unlabeled: Sequence[int]) -> Plan:
         """What chance and the schedule decide in optimiser step `index`, counted from 0, for views at these places of
@@ -123,9 +159,8 @@ class Method(ABC):
 
     def follow(self, index: int, plan: Planned) -> None:
         """After the optimiser's step `index`."""
-        if self.teacher is not None:
-            decay = plan["decay"] if self.student.leaf_channels.is_cuda else None
-            self.teacher.update(self.student, index, decay)
+        for teacher, student in zip(self.teachers, self.students, strict=False):
+            teacher.update(student, index, plan["decay"] if student.leaf_channels.is_cuda else None)
 
     @property
     def evaluated(self) -> Segmenter:
@@ -135,11 +170,16 @@ class Method(ABC):
         return model
 
     def state_dict(self) -> dict[str, Any]:
-        return {} if self.teacher is None else {"teacher": self.teacher.state_dict()}
+        """All that going on needs, but the first student, which who trains it keeps."""
+        kept = {"teachers": self.teachers, "students": self.students[1:]}
+        return {name: [network.state_dict() for network in networks] for name, networks in kept.items() if networks}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        if self.teacher is not None:
-            self.teacher.load_state_dict(state["teacher"])
+        kept = {"teachers": self.teachers, "students": self.students[1:]}
+        for name, networks in kept.items():
+            if networks:
+                for network, saved in zip(networks, state[name], strict=True):
+                    network.load_state_dict(saved)
 
     # ---- what methods are made of --------------------------------------------------------------
 
@@ -150,22 +190,29 @@ class Method(ABC):
             return self.config.weight
         return self.config.weight * (progress - start) / (stop - start) if progress > start else 0.0
 
-    def predict(self, image: Tensor) -> Tensor:
-        """The student's logits, to be learned from."""
+    def predict(self, image: Tensor, which: int = 0) -> Tensor:
+        """A student's logits, to be learned from."""
         with self.autocast():
-            logits: Tensor = self.learn(image)
+            logits: Tensor = self.learn[which](image)
         return logits
 
     @torch.no_grad()
-    def teach(self, image: Tensor) -> Tensor:
-        """The teacher's logits: of the averaged one, or of the student as it is at inference."""
-        learning = self.teacher is None and self.student.training
-        if learning:
-            self.student.eval()
+    def teach(self, image: Tensor, which: int = 0) -> Tensor:
+        """A teacher's logits: of the averaged one, or of the student as it is at inference."""
+        if not self.teachers:
+            return self.infer(image, which)
         with self.autocast():
-            logits: Tensor = self.label(image)
-        if learning:
-            self.student.train()
+            logits: Tensor = self.label[which](image)
+        return logits
+
+    @torch.no_grad()
+    def infer(self, image: Tensor, which: int = 0) -> Tensor:
+        """A student's logits as it is at inference, to make labels of."""
+        student = self.students[which]
+        learning = student.training
+        student.eval()
+        logits = self.predict(image, which)
+        student.train(learning)
         return logits
 
     def plan_target(self, index: int, unlabeled: Sequence[int]) -> Plan:
@@ -215,3 +262,14 @@ class Method(ABC):
         if "factors" in plan:
             return strong_view(image, plan, plan["boxes"]), boxes
         return torch.where(boxes[:, None], partner(image), image), boxes
+
+
+def _refuse_twins(students: Sequence[Segmenter], name: str) -> None:
+    """Networks that start alike see the same views, and stay alike."""
+    first = [parameter.detach() for parameter in students[0].parameters()]
+    for other in students[1:]:
+        if all(torch.equal(mine, theirs) for mine, theirs in zip(first, other.parameters(), strict=True)):
+            raise ConfigError(
+                f"method.name is {name}, whose networks teach each other and must start apart, but model.weights holds "
+                "a whole network, with which all start alike; name weights of an encoder, or leave them out"
+            )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from .method import Losses, Method, Step
+from .method import Losses, Method, Paper, Step
 
 
 class Supervised(Method):
     """L = L^l (Eq. 1). Unlabelled images are not looked at."""
 
+    paper = Paper("LogicDiag, Eq. 1", "Liang et al.", "ICCV", 2023)
+    learned, taught = 1, 0
     needs_unlabeled = False
 
     def losses(self, step: Step) -> Losses:

@@ -14,23 +14,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from ..data.views import draws
-from ..errors import ConfigError
 from ..plan import Plan, Planned, part, under
-from .method import Losses, Method, Network, Setting, Step
+from .features import FeatureDropout
+from .method import Losses, Method, Network, Paper, Setting, Step
 
 STRONG, FEATURES = 0.25, 0.5
 
 
 class UniMatch(Method):
+    paper = Paper("UniMatch", "Yang et al.", "CVPR", 2023)
+    learned, taught = 4, 1
+
     def __init__(self, setting: Setting) -> None:
         super().__init__(setting)
-        if not 0 <= self.config.feature_dropout < 1:
-            raise ConfigError(f"method.feature_dropout is {self.config.feature_dropout}, expected from 0 to below 1")
+        self.dropout = FeatureDropout(self.config.feature_dropout, self.seed)
         self.features: Network = self.student.features
         self.decode: Network = self.student.decode
 
@@ -42,7 +42,7 @@ class UniMatch(Method):
         plan = super().plan(index, progress, labeled, unlabeled) | self.plan_target(index, unlabeled)
         for stream in ("strong", "strong2"):
             plan |= self.plan_view(stream, index, unlabeled)
-        return plan | under("kept", self._plan_features(index, unlabeled))
+        return plan | under("kept", self.dropout.plan(self.student.encoder, index, unlabeled))
 
     def losses(self, step: Step) -> Losses:
         unlabeled = step.unlabeled
@@ -71,21 +71,8 @@ class UniMatch(Method):
         with self.autocast():
             features = self.features(torch.cat(images))
             decoded = tuple(
-                torch.cat([f[:count], self._drop(f[weak], kept[str(level)]), f[count + more :]])
+                torch.cat([f[:count], self.dropout(f[weak], kept[str(level)]), f[count + more :]])
                 for level, f in enumerate(features)
             )
             logits: Tensor = self.decode(decoded, size)
         return tuple(logits.split([len(image) for image in images]))
-
-    def _plan_features(self, index: int, slots: Sequence[int]) -> Plan:
-        """Which channels of each of the two feature maps are kept."""
-        encoder, p = self.student.encoder, self.config.feature_dropout
-        plan = {}
-        for level, channels in enumerate((encoder.low_channels, encoder.high_channels)):
-            sources = draws(self.seed, f"features{level}", index, slots)
-            plan[str(level)] = np.stack([source.random(channels) >= p for source in sources])
-        return plan
-
-    def _drop(self, features: Tensor, kept: Tensor) -> Tensor:
-        scale = kept.to(features.dtype) / (1 - self.config.feature_dropout)
-        return features * scale[:, :, None, None]

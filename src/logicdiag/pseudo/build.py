@@ -16,10 +16,8 @@ from .diagnosis import Diagnosis
 from .target import Psi
 from .threshold import Threshold
 
-PSI = {
-    "diagnosis": "labels that break a rule are repaired by a minimal diagnosis",
-    "threshold": "the likeliest leaf, where it is likely enough",
-}
+Reduce = Callable[[Tensor], object]
+"""Combines a tensor over all processes, in place."""
 
 
 def build_knowledge(config: PsiConfig, hierarchy: Hierarchy, base: Path | None = None) -> KnowledgeBase:
@@ -41,11 +39,16 @@ def build_psi(
     knowledge: KnowledgeBase,
     head: str,
     seed: int,
-    reduce: Callable[[Tensor], object] | None = None,
+    reduce: Reduce | None = None,
 ) -> Psi:
-    choose("psi.name", config.name, PSI)
-    if config.name == "threshold":
-        return Threshold(knowledge.hierarchy, config.threshold, head)
+    return PSI[choose("psi.name", config.name, PSI)](config, knowledge, head, seed, reduce)
+
+
+def _threshold(config: PsiConfig, knowledge: KnowledgeBase, head: str, seed: int, reduce: Reduce | None) -> Psi:
+    return Threshold(knowledge.hierarchy, config.threshold, head)
+
+
+def _diagnosis(config: PsiConfig, knowledge: KnowledgeBase, head: str, seed: int, reduce: Reduce | None) -> Psi:
     if head != "hierarchical":
         raise ConfigError(
             f"psi.name is diagnosis, which reasons about every concept, but model.head is {head} and predicts leaves "
@@ -53,3 +56,9 @@ def build_psi(
         )
     diagnoser = Diagnoser(knowledge, config.strategy, config.q, config.connectives, config.quantifier, config.budget)
     return Diagnosis(diagnoser, config.weight, seed, reduce)
+
+
+PSI: dict[str, Callable[[PsiConfig, KnowledgeBase, str, int, Reduce | None], Psi]] = {
+    "diagnosis": _diagnosis,
+    "threshold": _threshold,
+}

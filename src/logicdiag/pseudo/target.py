@@ -25,6 +25,11 @@ class Target:
     labels: Float[Tensor, "b n h w"] | None = None
     """From 0 to 1, in channel order; taken instead of `leaf` where given."""
 
+    def cut(self, start: int, stop: int) -> Target:
+        """Of some of the views."""
+        leaf = None if self.leaf is None else self.leaf[start:stop]
+        return Target(self.weight[start:stop], leaf, None if self.labels is None else self.labels[start:stop])
+
     def mixed(self, boxes: Bool[Tensor, "b h w"]) -> Target:
         """CutMix: inside of the boxes, the partner's."""
 

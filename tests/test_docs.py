@@ -1,0 +1,63 @@
+"""Pages of the documentation that are run, and tables in them that follow the code."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from logicdiag.cli import main
+from logicdiag.engine.run import open_run, read_metrics
+from logicdiag.methods.about import NOTE, markdown
+from logicdiag.methods.build import METHODS
+
+DOCS = Path(__file__).parent.parent / "docs"
+
+
+def blocks(page, language):
+    return re.findall(rf"^```{language}\n(.*?)^```", (DOCS / page).read_text("utf-8"), re.MULTILINE | re.DOTALL)
+
+
+def test_the_page_on_extending_runs(tmp_path, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("PYTHONPATH", str(DOCS.parent / "src"))
+    ((code,), (config,), (commands,)) = (blocks("extending.md", language) for language in ("python", "yaml", "sh"))
+    lines = code.splitlines()
+    assert lines[0] == "# mine.py"
+    assert len(lines) < 60
+    (tmp_path / "mine.py").write_text(code, "utf-8")
+    (tmp_path / "mine.yaml").write_text(config, "utf-8")
+    told = []
+    for command in commands.splitlines():
+        program, *arguments = command.split()
+        assert program == "python"
+        done = subprocess.run([sys.executable, *arguments], cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 0, (command, done.stderr)
+        told.append(done.stdout)
+    trained, listed, evaluated, diagnosed = told
+    assert trained.startswith("done: runs/mine")
+    assert re.search(r"^mirror +1 +1 +3 +2 +- +Mirror: You, here 2026$", listed, re.MULTILINE)
+    assert "mIoU" in evaluated
+    assert diagnosed.startswith("done: runs/diagnosed")
+    mine = open_run(tmp_path / "runs/mine")
+    assert (mine.config.method.name, mine.config.psi.name) == ("mirror", "margin")
+    assert any(0 < line.get("counted", 0) <= 1 for line in read_metrics(mine.path))
+
+
+def test_the_page_on_methods_tells_of_all():
+    page = (DOCS / "methods.md").read_text("utf-8")
+    assert markdown() in page, "write the output of `logicdiag methods --markdown` there"
+    for name in METHODS:
+        assert f"\n## {name}\n" in page, name
+
+
+def test_methods_are_listed(capsys):
+    assert main(["methods"]) == 0
+    told = capsys.readouterr().out
+    assert told.endswith(NOTE)
+    rows = {line.split()[0]: line.split()[1:5] for line in told.splitlines()[1 : 1 + len(METHODS)]}
+    assert list(rows) == list(METHODS)
+    assert rows["supervised"] == ["1", "1", "1", "1"]
+    assert rows["fixmatch"] == ["1", "1", "3", "2"]
+    assert rows["cps"] == ["2", "1", "6", "4"]
+    assert main(["methods", "--markdown"]) == 0
+    assert capsys.readouterr().out == markdown()
