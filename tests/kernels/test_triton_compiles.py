@@ -10,7 +10,7 @@ pytest.importorskip("triton", reason="needs Triton")
 def test_every_kernel_compiles_for_a_gpu(tmp_path):
     """Also where there is none: the compiler comes with Triton."""
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"} | {"TRITON_CACHE_DIR": str(tmp_path)}
-    command = [sys.executable, "-m", "tests.kernels.compile_kernels"]
+    command = [sys.executable, "-m", "tests.kernels.triton_compile"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     lines = done.stdout.splitlines()

@@ -50,10 +50,6 @@ def instead_of_launching(self: JITFunction, *args, grid, warmup, **options):
         sys.stdout.write(f"{self.__name__} {done[key]}\n")
 
 
-JITFunction.run = instead_of_launching
-triton_read.how_to_read = lambda values: triton_read.STRAIGHT if values.dtype == torch.bfloat16 else triton_read.PLAIN
-triton_paths.how_to_read = triton_truth.how_to_read = triton_read.how_to_read
-
 WIDE = ld.Hierarchy.from_dict({"a": [f"x{i}" for i in range(20)], "b": None})
 
 
@@ -73,21 +69,31 @@ def reasoning(h: ld.Hierarchy, dtype: torch.dtype, root: str = "asserted", rules
         triton_truth.degrees_of(gauge, sums, torch.tensor(600.0, dtype=torch.float64), 5.0, "CDE")
 
 
-reasoning(ld.Hierarchy.load("voc2012"), torch.bfloat16)
-reasoning(ld.Hierarchy.load("coco"), torch.bfloat16)
-reasoning(ld.Hierarchy.from_dict({"a": ["b", "c"], "d": None}), torch.float32, "free", ("forall x: ~b(x)",))
-reasoning(ld.Hierarchy.load("voc2012"), torch.float64)
-reasoning(WIDE, torch.float16)
+def main() -> None:
+    JITFunction.run = instead_of_launching
+    triton_read.how_to_read = lambda values: (
+        triton_read.STRAIGHT if values.dtype == torch.bfloat16 else triton_read.PLAIN
+    )
+    triton_paths.how_to_read = triton_truth.how_to_read = triton_read.how_to_read
+    reasoning(ld.Hierarchy.load("voc2012"), torch.bfloat16)
+    reasoning(ld.Hierarchy.load("coco"), torch.bfloat16)
+    reasoning(ld.Hierarchy.from_dict({"a": ["b", "c"], "d": None}), torch.float32, "free", ("forall x: ~b(x)",))
+    reasoning(ld.Hierarchy.load("voc2012"), torch.float64)
+    reasoning(WIDE, torch.float16)
 
-h = ld.Hierarchy.load("voc2012")
-table, leaf = Intervals.of(h.parents, "cpu"), torch.zeros(2, 300, dtype=torch.uint8)
-for dtype, weight, per_leaf in ((torch.bfloat16, torch.ones(2, 300), 1.0), (torch.float32, None, 0.0)):
-    logits = torch.rand(2, len(h), 300).to(dtype).requires_grad_()
-    leaf_loss(table, logits, leaf, weight, 1.0, per_leaf).backward()
+    h = ld.Hierarchy.load("voc2012")
+    table, leaf = Intervals.of(h.parents, "cpu"), torch.zeros(2, 300, dtype=torch.uint8)
+    for dtype, weight, per_leaf in ((torch.bfloat16, torch.ones(2, 300), 1.0), (torch.float32, None, 0.0)):
+        logits = torch.rand(2, len(h), 300).to(dtype).requires_grad_()
+        leaf_loss(table, logits, leaf, weight, 1.0, per_leaf).backward()
 
-key = {"seed": 0, "stream": "x", "step": 0, "slots": (0, 1)}
-plan = {name: torch.from_numpy(array) for name, array in plan_strong(ViewConfig(), **key).items()}
-boxes = torch.from_numpy(plan_cutmix(**key, size=(40, 40), probability=1.0)["boxes"])
-triton_views.strong_view(torch.rand(2, 3, 40, 40), plan, boxes, BLUR_RADIUS)
-triton_views.strong_view(torch.rand(2, 3, 40, 40), plan, None, BLUR_RADIUS)
-sys.stdout.write(f"all {len(done)}\n")
+    key = {"seed": 0, "stream": "x", "step": 0, "slots": (0, 1)}
+    plan = {name: torch.from_numpy(array) for name, array in plan_strong(ViewConfig(), **key).items()}
+    boxes = torch.from_numpy(plan_cutmix(**key, size=(40, 40), probability=1.0)["boxes"])
+    triton_views.strong_view(torch.rand(2, 3, 40, 40), plan, boxes, BLUR_RADIUS)
+    triton_views.strong_view(torch.rand(2, 3, 40, 40), plan, None, BLUR_RADIUS)
+    sys.stdout.write(f"all {len(done)}\n")
+
+
+if __name__ == "__main__":
+    main()
