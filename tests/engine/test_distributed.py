@@ -35,15 +35,31 @@ def two_processes(*arguments):
     return [process.returncode for process in processes], told
 
 
+KEYS = ("loss", "loss/labeled", "loss/unlabeled", "loss/features", "loss/contrast", "conflict", "counted", "lr")
 ARRANGED = {
     "fixmatch": {"psi": {"weight": "posterior"}},
     "unimatch": {"method": {"name": "unimatch", "teacher_decay": 0.9}, "psi": {"quantifier": "min"}},
+    "u2pl": {"method": {"name": "u2pl", "teacher_decay": 0.9, "u2pl": {"queue": 300, "anchors": 64}}},
 }
 
 
+RANKING = ("u2pl",)
+"""Methods whose losses depend on which of two pixels or images is surer."""
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A network that knows something: one that starts is equally unsure of all pixels, and ranks them by rounding."""
+    path = tmp_path_factory.mktemp("trained") / "run"
+    schedule = {"steps": 40, "val_every": 40, "labeled_batch": 4}
+    train(config(method={"name": "supervised"}, train=schedule, optimizer={"lr": 0.02}), path)
+    return path / "last.safetensors"
+
+
 @pytest.mark.parametrize("method", list(ARRANGED))
-def test_two_processes_are_one(tmp_path, method):
+def test_two_processes_are_one(tmp_path, method, trained):
     changes = {
+        "model": {"weights": str(trained) if method in RANKING else None},
         "data": {"views": {"cutmix": 1.0}},
         "train": {"steps": STEPS, "log_every": 1, "val_every": STEPS, "labeled_batch": 4, "unlabeled_batch": 4},
         **ARRANGED[method],
@@ -57,7 +73,7 @@ def test_two_processes_are_one(tmp_path, method):
     assert len(two) == STEPS + 1
     for mine, theirs in zip(two, one, strict=True):
         assert list(mine) == list(theirs)
-        for key in ("loss", "loss/labeled", "loss/unlabeled", "loss/features", "conflict", "counted", "lr"):
+        for key in KEYS:
             if key in mine:
                 assert mine[key] == pytest.approx(theirs[key], rel=1e-4), (mine["step"], key)
         for key in ("val/miou", "val/accuracy"):

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ from .fast import SEARCH, compile_method, compile_problem, in_order, searched, w
 from .inference import autocast
 from .log import open_log, val_line, val_text
 from .optimizer import Optimizer
+from .pause import Pause
 from .record import Record
 from .run import note, save_checkpoint
 from .step import Stepper
@@ -74,9 +76,18 @@ class Trainer:
                 config.data.crop,
                 t.seed,
                 lambda: autocast(here.device, t.precision),
+                here.gather,
             )
         )
-        self.optimizer = Optimizer(students, config.optimizer, t.steps, t.precision, here.device.type)
+        self.optimizer = Optimizer(
+            students,
+            config.optimizer,
+            t.steps,
+            t.precision,
+            here.device.type,
+            self.method.heads,
+            self.method.restarts(t.steps),
+        )
         self.record = Record()
         self.stepper = Stepper(self.method, self.optimizer, self.record, here, t)
         self.done = 0
@@ -202,7 +213,7 @@ class Trainer:
         """The micro-batches of each step, from where the run stands."""
         t, d = self.config.train, self.config.data
 
-        def loader(stream: str, items: Any, batch: int) -> Loader:
+        def loader(stream: str, items: Any, batch: int, start: int) -> Loader:
             return stack.enter_context(
                 Loader(
                     items,
@@ -214,19 +225,39 @@ class Trainer:
                     stream=stream,
                     device=self.here.device,
                     workers=d.workers,
-                    start=self.done,
+                    start=start,
                     part=self.here.rank,
                     parts=self.here.size,
                     accumulate=t.accumulate,
                 )
             )
 
-        labeled = loader("labeled", self.dataset.labeled, t.labeled_batch)
-        unlabeled: Iterator[Views] | None = None
-        if self.method.needs_unlabeled:
-            unlabeled = loader("unlabeled", self.dataset.unlabeled, t.unlabeled_batch)
-        while True:
+        def open_unlabeled(start: int) -> Loader | None:
+            items, offered = self.dataset.unlabeled, self.method.offered
+            if offered is not None:
+                items = tuple(items[number] for number in offered)
+            return (
+                loader("unlabeled", items, t.unlabeled_batch, start) if self.method.needs_unlabeled and items else None
+            )
+
+        labeled = loader("labeled", self.dataset.labeled, t.labeled_batch, self.done)
+        pauses, begun, unlabeled = frozenset(self.method.pauses(t.steps)), False, None
+        for index in count(self.done):
+            if index in pauses:
+                before = self.method.offered
+                self._pause(index)
+                if begun and self.method.offered != before:
+                    begun = False
+                    self.stepper.capture_again()
+                    if unlabeled is not None:
+                        unlabeled.close()
+            if not begun:
+                begun, unlabeled = True, open_unlabeled(index)
             yield [(next(labeled), None if unlabeled is None else next(unlabeled)) for _ in range(t.accumulate)]
+
+    def _pause(self, index: int) -> None:
+        with searched(self.here.device, False):  # images come in many sizes
+            self.method.pause(index, Pause(self.config, self.dataset, self.here, self.optimizer))
 
     def _step(self, batches: list[tuple[Views, Views | None]]) -> None:
         self.stepper(self.done, batches)

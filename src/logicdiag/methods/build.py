@@ -9,7 +9,9 @@ from .fixmatch import FixMatch
 from .mean_teacher import MeanTeacher
 from .method import Method, Setting
 from .mkd import MKD
+from .stpp import STPP
 from .supervised import Supervised
+from .u2pl import U2PL
 from .unimatch import UniMatch
 
 METHODS: dict[str, type[Method]] = {
@@ -20,6 +22,8 @@ METHODS: dict[str, type[Method]] = {
     "cps": CPS,
     "mkd": MKD,
     "algorithm1": Algorithm1,
+    "u2pl": U2PL,
+    "st++": STPP,
 }
 
 

@@ -6,12 +6,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 import torch
 from jaxtyping import Float64
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..data.config import ViewConfig
 from ..data.loader import Views
@@ -23,6 +23,7 @@ from ..plan import Plan, Planned, part, under
 from ..pseudo.target import Prediction, Psi, Statistics, Target
 from .config import MethodConfig
 from .loss import Loss
+from .partition import Gather, alone
 
 Network = Callable[..., Any]
 APART = 1 << 20
@@ -77,6 +78,8 @@ class Setting:
     seed: int = 0
     autocast: Callable[[], AbstractContextManager[object]] = nullcontext
     """Entered around every forward pass."""
+    gather: Gather = alone
+    """How processes tell each other what they found."""
 
 
 class Paper(NamedTuple):
@@ -86,6 +89,23 @@ class Paper(NamedTuple):
     authors: str
     venue: str
     year: int
+
+
+class Between(Protocol):
+    """What a run does for a method between two steps."""
+
+    @property
+    def steps(self) -> int:
+        """Of the whole run."""
+        ...
+
+    def measure(self, networks: Sequence[Segmenter], score: Callable[[Sequence[Tensor]], float]) -> list[float]:
+        """The score of each unlabelled image, by the leaves that the networks predict at its pixels."""
+        ...
+
+    def restart(self) -> None:
+        """Let the optimiser forget how it was moving."""
+        ...
 
 
 class Method(ABC):
@@ -113,7 +133,7 @@ class Method(ABC):
         self.students, self.psi, self.loss = tuple(setting.students), setting.psi, setting.loss
         assert len(self.students) == self.networks
         self.config, self.views, self.crop, self.seed = setting.config, setting.views, setting.crop, setting.seed
-        self.autocast = setting.autocast
+        self.autocast, self.gather = setting.autocast, setting.gather
         decay = self.default_decay if self.config.teacher_decay is None else self.config.teacher_decay
         if not 0 <= decay <= 1:
             raise ConfigError(f"method.teacher_decay is {decay}, expected a number from 0 to 1, or null")
@@ -139,6 +159,16 @@ class Method(ABC):
         """The average of the first."""
         return self.teachers[0] if self.teachers else None
 
+    @property
+    def frozen(self) -> tuple[Segmenter, ...]:
+        """Networks that make labels, and follow no student."""
+        return ()
+
+    @property
+    def heads(self) -> tuple[nn.Module, ...]:
+        """What is trained beside the students, at the rate of their decoders, and not evaluated."""
+        return ()
+
     def compile(self, compiled: Callable[[Network], Network]) -> None:
         """Call the networks through a compiler from now on; who evaluates them calls them as they are."""
         self.learn = tuple(compiled(student) for student in self.students)
@@ -161,6 +191,28 @@ class Method(ABC):
         """After the optimiser's step `index`."""
         for teacher, student in zip(self.teachers, self.students, strict=False):
             teacher.update(student, index, plan["decay"] if student.leaf_channels.is_cuda else None)
+
+    # ---- for methods that go in stages --------------------------------------------------------
+
+    def restarts(self, steps: int) -> tuple[int, ...]:
+        """Where in a run of so many steps the learning rate begins anew."""
+        return (0,)
+
+    def pauses(self, steps: int) -> tuple[int, ...]:
+        """Before which steps `pause` is called."""
+        return ()
+
+    def pause(self, index: int, between: Between) -> None:  # noqa: B027
+        """Before step `index`; a checkpoint there is written before."""
+
+    @property
+    def offered(self) -> Sequence[int] | None:
+        """The unlabelled images that are learned from now, by number; None: all of them; empty: none, and steps have no
+        unlabelled views. It changes in a pause, if at all.
+        """
+        return None
+
+    # ---- what is kept --------------------------------------------------------------------------
 
     @property
     def evaluated(self) -> Segmenter:
