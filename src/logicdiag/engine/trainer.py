@@ -6,7 +6,6 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import torch
 
 from ..data.cache import remembered
 from ..data.dataset import Dataset
-from ..data.loader import Loader, Views
+from ..data.loader import Views
 from ..errors import RunError
 from ..methods.build import METHODS, build_method
 from ..methods.loss import Loss
@@ -24,6 +23,7 @@ from ..models.segmenter import Segmenter, build_model
 from ..pseudo.build import build_knowledge, build_psi
 from ..pseudo.target import Psi
 from ..pseudo.threshold import Threshold
+from .batches import batches_of
 from .capture import FIRST, CudaRecorder, wants_capture
 from .check import check
 from .config import Config
@@ -210,52 +210,11 @@ class Trainer:
                     raise Interrupted(self.path, self.done, t.steps)
 
     def _batches(self, stack: ExitStack) -> Iterator[list[tuple[Views, Views | None]]]:
-        """The micro-batches of each step, from where the run stands."""
-        t, d = self.config.train, self.config.data
+        """The micro-batches of each step, from where the run stands; between two of them, a method may pause."""
+        return batches_of(self, stack)
 
-        def loader(stream: str, items: Any, batch: int, start: int) -> Loader:
-            return stack.enter_context(
-                Loader(
-                    items,
-                    batch=batch,
-                    crop=d.crop,
-                    scale=d.scale,
-                    flip=d.flip,
-                    seed=t.seed,
-                    stream=stream,
-                    device=self.here.device,
-                    workers=d.workers,
-                    start=start,
-                    part=self.here.rank,
-                    parts=self.here.size,
-                    accumulate=t.accumulate,
-                )
-            )
-
-        def open_unlabeled(start: int) -> Loader | None:
-            items, offered = self.dataset.unlabeled, self.method.offered
-            if offered is not None:
-                items = tuple(items[number] for number in offered)
-            return (
-                loader("unlabeled", items, t.unlabeled_batch, start) if self.method.needs_unlabeled and items else None
-            )
-
-        labeled = loader("labeled", self.dataset.labeled, t.labeled_batch, self.done)
-        pauses, begun, unlabeled = frozenset(self.method.pauses(t.steps)), False, None
-        for index in count(self.done):
-            if index in pauses:
-                before = self.method.offered
-                self._pause(index)
-                if begun and self.method.offered != before:
-                    begun = False
-                    self.stepper.capture_again()
-                    if unlabeled is not None:
-                        unlabeled.close()
-            if not begun:
-                begun, unlabeled = True, open_unlabeled(index)
-            yield [(next(labeled), None if unlabeled is None else next(unlabeled)) for _ in range(t.accumulate)]
-
-    def _pause(self, index: int) -> None:
+    def pause(self, index: int) -> None:
+        """Let the method do what it does before a step."""
         with searched(self.here.device, False):  # images come in many sizes
             self.method.pause(index, Pause(self.config, self.dataset, self.here, self.optimizer))
 

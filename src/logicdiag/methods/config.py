@@ -76,9 +76,8 @@ class MethodConfig:
     """How views and networks are arranged, and what the unlabelled loss weighs."""
 
     name: str = "fixmatch"
-    """supervised, fixmatch (Eq. 2), mean_teacher, unimatch, cps, mkd, u2pl, st++, or algorithm1 (the paper's Algorithm 1).
-
-    `logicdiag methods` tells of each.
+    """supervised, fixmatch (Eq. 2), mean_teacher, unimatch, cps, mkd, u2pl, st++, or algorithm1 (the paper's
+    Algorithm 1). `logicdiag methods` tells of each.
     """
     weight: float = 1.0
     """Lambda: the weight of the unlabelled loss. The paper: 5."""

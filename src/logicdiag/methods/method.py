@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -24,6 +24,7 @@ from ..pseudo.target import Prediction, Psi, Statistics, Target
 from .config import MethodConfig
 from .loss import Loss
 from .partition import Gather, alone
+from .stages import Stages
 
 Network = Callable[..., Any]
 APART = 1 << 20
@@ -91,24 +92,7 @@ class Paper(NamedTuple):
     year: int
 
 
-class Between(Protocol):
-    """What a run does for a method between two steps."""
-
-    @property
-    def steps(self) -> int:
-        """Of the whole run."""
-        ...
-
-    def measure(self, networks: Sequence[Segmenter], score: Callable[[Sequence[Tensor]], float]) -> list[float]:
-        """The score of each unlabelled image, by the leaves that the networks predict at its pixels."""
-        ...
-
-    def restart(self) -> None:
-        """Let the optimiser forget how it was moving."""
-        ...
-
-
-class Method(ABC):
+class Method(Stages, ABC):
     """One algorithm: the `plan` of a step, its `losses`; then the optimiser; then `follow`."""
 
     paper: ClassVar[Paper]
@@ -160,11 +144,6 @@ class Method(ABC):
         return self.teachers[0] if self.teachers else None
 
     @property
-    def frozen(self) -> tuple[Segmenter, ...]:
-        """Networks that make labels, and follow no student."""
-        return ()
-
-    @property
     def heads(self) -> tuple[nn.Module, ...]:
         """What is trained beside the students, at the rate of their decoders, and not evaluated."""
         return ()
@@ -191,28 +170,6 @@ class Method(ABC):
         """After the optimiser's step `index`."""
         for teacher, student in zip(self.teachers, self.students, strict=False):
             teacher.update(student, index, plan["decay"] if student.leaf_channels.is_cuda else None)
-
-    # ---- for methods that go in stages --------------------------------------------------------
-
-    def restarts(self, steps: int) -> tuple[int, ...]:
-        """Where in a run of so many steps the learning rate begins anew."""
-        return (0,)
-
-    def pauses(self, steps: int) -> tuple[int, ...]:
-        """Before which steps `pause` is called."""
-        return ()
-
-    def pause(self, index: int, between: Between) -> None:  # noqa: B027
-        """Before step `index`; a checkpoint there is written before."""
-
-    @property
-    def offered(self) -> Sequence[int] | None:
-        """The unlabelled images that are learned from now, by number; None: all of them; empty: none, and steps have no
-        unlabelled views. It changes in a pause, if at all.
-        """
-        return None
-
-    # ---- what is kept --------------------------------------------------------------------------
 
     @property
     def evaluated(self) -> Segmenter:

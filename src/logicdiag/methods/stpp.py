@@ -36,7 +36,8 @@ from ..errors import ConfigError
 from ..models.segmenter import Segmenter
 from ..plan import Plan, Planned
 from .fixmatch import FixMatch
-from .method import Between, Losses, Network, Paper, Setting, Step
+from .method import Losses, Network, Paper, Setting, Step
+from .stages import Between
 
 LABELS, RELIABLE, ALL = range(3)
 """The stages."""
