@@ -40,12 +40,13 @@ KEYS = ("loss", "loss/labeled", "loss/unlabeled", "loss/features", "loss/contras
 ARRANGED = {
     "fixmatch": {"psi": {"weight": "posterior"}},
     "unimatch": {"method": {"name": "unimatch", "teacher_decay": 0.9}, "psi": {"quantifier": "min"}},
+    "ael": {"method": {"name": "ael", "teacher_decay": 0.9, "ael": {"paste": 1.0}}},
     "st++": {"method": {"name": "st++", "teacher_decay": 0.9}, "train": {**SHORT, "steps": 8}},
     "u2pl": {"method": {"name": "u2pl", "teacher_decay": 0.9, "u2pl": {"queue": 300, "anchors": 64}}},
 }
 
 
-RANKING = ("u2pl", "st++")
+RANKING = ("u2pl", "ael", "st++")
 """Methods whose losses depend on which of two pixels or images is surer."""
 
 

@@ -30,6 +30,7 @@ ARRANGED = {
     "cps": {"model": {"dropout": 0.3}, "optimizer": {"name": "adamw"}},
     "mkd": {"psi": {"name": "threshold", "threshold": 0.51}, "model": {"head": "flat"}},
     "algorithm1": {"psi": {"weight": "confidence"}, "train": {"precision": "bf16"}},
+    "ael": {"method": {"teacher_decay": 0.9}, "data": {"views": {"cutmix": 1.0}}},
     "st++": {"method": {"teacher_decay": 0.9}, "optimizer": {"name": "adamw"}},
     "u2pl": {"method": {"teacher_decay": 0.9, "u2pl": {"queue": 300, "confidence": 0.0}}},
 }
@@ -67,7 +68,7 @@ def test_resumed_exactly(tmp_path, monkeypatch, method):
     resume(tmp_path / "cut")
     equal_runs(tmp_path / "whole", tmp_path / "cut")
     state = load_checkpoint(tmp_path / "cut", "cpu")
-    assert ("teachers" in state["method"]) == (method in ("mean_teacher", "unimatch", "mkd", "u2pl", "st++"))
+    assert ("teachers" in state["method"]) == (method in ("mean_teacher", "unimatch", "mkd", "u2pl", "ael", "st++"))
     assert ("students" in state["method"]) == (method in ("cps", "mkd"))
 
 

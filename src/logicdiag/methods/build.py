@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..errors import choose
+from .ael import AEL
 from .algorithm1 import Algorithm1
 from .cps import CPS
 from .fixmatch import FixMatch
@@ -23,6 +24,7 @@ METHODS: dict[str, type[Method]] = {
     "mkd": MKD,
     "algorithm1": Algorithm1,
     "u2pl": U2PL,
+    "ael": AEL,
     "st++": STPP,
 }
 

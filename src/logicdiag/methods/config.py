@@ -48,6 +48,30 @@ class U2PLConfig:
 
 
 @dataclass
+class AELConfig:
+    """ael: the bank of confidences, and what follows it."""
+
+    momentum: float = 0.999
+    """Alpha: how much of itself the bank keeps in a step."""
+    beta: float = 1.0
+    """The exponent of a class's sampling rate; 0: all pixels are learned from."""
+    gamma: float = 2.0
+    """The exponent of the teacher's confidence in a pixel's weight; 0: all weigh alike."""
+    paste: float = 0.5
+    """The probability that pixels are pasted into a labelled view."""
+    area: float = 0.03
+    """The share of a view that a class must cover to be cut or copied from it."""
+
+    def check(self) -> None:
+        for key in ("momentum", "paste", "area"):
+            if not 0 <= getattr(self, key) <= 1:
+                raise ConfigError(f"method.ael.{key} is {getattr(self, key)}, expected a number from 0 to 1")
+        for key in ("beta", "gamma"):
+            if getattr(self, key) < 0:
+                raise ConfigError(f"method.ael.{key} is {getattr(self, key)}, expected 0 or more")
+
+
+@dataclass
 class StagesConfig:
     """st++: its three stages, and the ranking of images."""
 
@@ -76,7 +100,7 @@ class MethodConfig:
     """How views and networks are arranged, and what the unlabelled loss weighs."""
 
     name: str = "fixmatch"
-    """supervised, fixmatch (Eq. 2), mean_teacher, unimatch, cps, mkd, u2pl, st++, or algorithm1 (the paper's
+    """supervised, fixmatch (Eq. 2), mean_teacher, unimatch, cps, mkd, u2pl, ael, st++, or algorithm1 (the paper's
     Algorithm 1). `logicdiag methods` tells of each.
     """
     weight: float = 1.0
@@ -85,10 +109,11 @@ class MethodConfig:
     """The shares of the run between which lambda rises from 0 to its value. The paper: [0, 0], at once."""
     teacher_decay: float | None = None
     """How much of itself the averaged teacher keeps in a step; 0: the student is its own teacher, as in the papers of
-    all methods but mean_teacher, mkd and u2pl; null: 0.996, and none for algorithm1.
+    all methods but mean_teacher, mkd, u2pl and ael; null: 0.996, and none for algorithm1.
     """
     feature_dropout: float = 0.5
     """unimatch and mkd: the probability that a channel of the features is dropped."""
+    ael: AELConfig = field(default_factory=AELConfig)
     u2pl: U2PLConfig = field(default_factory=U2PLConfig)
     stages: StagesConfig = field(default_factory=StagesConfig)
 
