@@ -51,7 +51,7 @@ BITS = 63
 
 class AEL(FixMatch):
     paper = Paper("AEL", "Hu et al.", "NeurIPS", 2021)
-    memory = "the confidence of each class"
+    memory = "confidence by class"
 
     def __init__(self, setting: Setting) -> None:
         super().__init__(setting)

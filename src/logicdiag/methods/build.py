@@ -22,10 +22,10 @@ METHODS: dict[str, type[Method]] = {
     "unimatch": UniMatch,
     "cps": CPS,
     "mkd": MKD,
-    "algorithm1": Algorithm1,
     "u2pl": U2PL,
     "ael": AEL,
     "st++": STPP,
+    "algorithm1": Algorithm1,
 }
 
 

@@ -46,7 +46,7 @@ LABELS, RELIABLE, ALL = range(3)
 class STPP(FixMatch):
     paper = Paper("ST++", "Yang et al.", "CVPR", 2022)
     learned, taught = 2, 1
-    memory = "the network of the stage before, and a ranking of images"
+    memory = "the stage before, a ranking"
 
     def __init__(self, setting: Setting) -> None:
         super().__init__(setting)

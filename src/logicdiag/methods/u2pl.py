@@ -57,7 +57,7 @@ from .partition import Partition, entropy, parted
 class U2PL(Method):
     paper = Paper("U2PL", "Wang et al.", "CVPR", 2022)
     learned, taught = 2, 2
-    memory = "features of likely negatives"
+    memory = "likely negatives"
 
     def __init__(self, setting: Setting) -> None:
         super().__init__(setting)
