@@ -137,6 +137,7 @@ def test_alone_nothing_is_shared():
     tensor = torch.tensor([1.0, 2.0])
     assert here.add(tensor) is tensor
     assert here.most(tensor) is tensor
+    assert torch.equal(here.gather(tensor), tensor[None])
     assert here.any(True)
     assert not here.any(False)
     assert here.is_first

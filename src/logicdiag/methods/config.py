@@ -118,6 +118,10 @@ class MethodConfig:
     stages: StagesConfig = field(default_factory=StagesConfig)
 
 
+OWN = {"u2pl": "u2pl", "ael": "ael", "stages": "st++"}
+"""Parts of `MethodConfig`, and the only method that looks at each."""
+
+
 @dataclass
 class LossConfig:
     """How a prediction is held against a target."""
