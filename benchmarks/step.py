@@ -127,7 +127,7 @@ def measure(
         {
             "data": {"root": str(folder), "labeled": "labeled", "val": None, "crop": size, "workers": args.workers},
             "model": {"encoder": encoder, "head": head},
-            "method": {"name": method, "ramp": [0.0, 0.0]},
+            "method": {"name": method, "ramp": [0.0, 0.0], "stages": {"shares": [2e-5, 1e-5, 1 - 3e-5]}},
             "psi": {"name": psi},
             "train": {
                 "steps": 100_000,
@@ -147,7 +147,8 @@ def measure(
         stack.enter_context(searched(device))
         batches = trainer._batches(stack)
         begun = time.perf_counter()
-        first = max(trainer.prepare(print), 1)
+        last_stage = max(trainer.method.pauses(config.train.steps), default=0)
+        first = last_stage + max(trainer.prepare(print), 1)
 
         def step() -> None:
             trainer._step(next(batches))

@@ -35,17 +35,36 @@ def two_processes(*arguments):
     return [process.returncode for process in processes], told
 
 
+SHORT = {"steps": STEPS, "log_every": 1, "val_every": STEPS, "labeled_batch": 4, "unlabeled_batch": 4}
+KEYS = ("loss", "loss/labeled", "loss/unlabeled", "loss/features", "loss/contrast", "conflict", "counted", "lr")
 ARRANGED = {
     "fixmatch": {"psi": {"weight": "posterior"}},
     "unimatch": {"method": {"name": "unimatch", "teacher_decay": 0.9}, "psi": {"quantifier": "min"}},
+    "ael": {"method": {"name": "ael", "teacher_decay": 0.9, "ael": {"paste": 1.0}}},
+    "st++": {"method": {"name": "st++", "teacher_decay": 0.9}, "train": {**SHORT, "steps": 8}},
+    "u2pl": {"method": {"name": "u2pl", "teacher_decay": 0.9, "u2pl": {"queue": 300, "anchors": 64}}},
 }
 
 
+RANKING = ("u2pl", "ael", "st++")
+"""Methods whose losses depend on which of two pixels or images is surer."""
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A network that knows something: one that starts is equally unsure of all pixels, and ranks them by rounding."""
+    path = tmp_path_factory.mktemp("trained") / "run"
+    schedule = {"steps": 40, "val_every": 40, "labeled_batch": 4}
+    train(config(method={"name": "supervised"}, train=schedule, optimizer={"lr": 0.02}), path)
+    return path / "last.safetensors"
+
+
 @pytest.mark.parametrize("method", list(ARRANGED))
-def test_two_processes_are_one(tmp_path, method):
+def test_two_processes_are_one(tmp_path, method, trained):
     changes = {
+        "model": {"weights": str(trained) if method in RANKING else None},
         "data": {"views": {"cutmix": 1.0}},
-        "train": {"steps": STEPS, "log_every": 1, "val_every": STEPS, "labeled_batch": 4, "unlabeled_batch": 4},
+        "train": SHORT,
         **ARRANGED[method],
     }
     codes, told = two_processes(config_file(tmp_path, **changes), "--out", tmp_path / "two")
@@ -54,10 +73,10 @@ def test_two_processes_are_one(tmp_path, method):
     assert told[1] == ("", "")  # only the first one speaks
     train(config(**changes), tmp_path / "one")
     two, one = (read_metrics(tmp_path / name) for name in ("two", "one"))
-    assert len(two) == STEPS + 1
+    assert len(two) == changes["train"]["steps"] * (STEPS + 1) // STEPS
     for mine, theirs in zip(two, one, strict=True):
         assert list(mine) == list(theirs)
-        for key in ("loss", "loss/labeled", "loss/unlabeled", "loss/features", "conflict", "counted", "lr"):
+        for key in KEYS:
             if key in mine:
                 assert mine[key] == pytest.approx(theirs[key], rel=1e-4), (mine["step"], key)
         for key in ("val/miou", "val/accuracy"):
@@ -118,6 +137,7 @@ def test_alone_nothing_is_shared():
     tensor = torch.tensor([1.0, 2.0])
     assert here.add(tensor) is tensor
     assert here.most(tensor) is tensor
+    assert torch.equal(here.gather(tensor), tensor[None])
     assert here.any(True)
     assert not here.any(False)
     assert here.is_first

@@ -87,3 +87,34 @@ def test_with_a_loss_scale_nothing_is_fused():
         moved_at_all = any((a != b).any() for a, b in zip(before, model.parameters(), strict=True))
         assert moved_at_all == (value == 1.0)
         assert all(parameter.isfinite().all() for parameter in model.parameters())
+
+
+def test_a_schedule_that_begins_anew():
+    model = built(encoder="small", decoder_channels=8)
+    config = OptimizerConfig(lr=1.0, power=1.0)
+    staged = Optimizer([model], config, 10, "fp32", "cpu", starts=(0, 2, 6))
+    assert [staged.rate(step) for step in range(10)] == [1, 0.5, 1, 0.75, 0.5, 0.25, 1, 0.75, 0.5, 0.25]
+    warm = Optimizer([model], OptimizerConfig(lr=1.0, power=0.0, warmup=2), 10, "fp32", "cpu", starts=(0, 4))
+    assert [warm.rate(step) for step in range(6)] == [0.5, 1, 1, 1, 0.5, 1]
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("name", list(CONFIGS))
+def test_an_optimiser_forgets_how_it_was_moving(name, device):
+    (model, optimizer), (fresh, other) = made(name, device), made(name, device)
+    take(model, optimizer, 0)
+    take(model, optimizer, 1)
+    fresh.load_state_dict(model.state_dict())
+    optimizer.restart()
+    for step in (2, 3):
+        take(model, optimizer, step)
+        take(fresh, other, step)
+        close(model, fresh)
+
+
+def test_heads_learn_as_decoders_do():
+    model, head = built(encoder="small", decoder_channels=8), torch.nn.Linear(2, 2)
+    optimizer = Optimizer([model], OptimizerConfig(), 10, "fp32", "cpu", [head])
+    (decoder,) = (group for group in optimizer.inner.param_groups if group["name"] == "decoder")
+    assert any(parameter is head.weight for parameter in decoder["params"])
+    assert any(parameter is head.weight for parameter in optimizer.parameters)

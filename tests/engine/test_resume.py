@@ -30,6 +30,9 @@ ARRANGED = {
     "cps": {"model": {"dropout": 0.3}, "optimizer": {"name": "adamw"}},
     "mkd": {"psi": {"name": "threshold", "threshold": 0.51}, "model": {"head": "flat"}},
     "algorithm1": {"psi": {"weight": "confidence"}, "train": {"precision": "bf16"}},
+    "ael": {"method": {"teacher_decay": 0.9}, "data": {"views": {"cutmix": 1.0}}},
+    "st++": {"method": {"teacher_decay": 0.9}, "optimizer": {"name": "adamw"}},
+    "u2pl": {"method": {"teacher_decay": 0.9, "u2pl": {"queue": 300, "confidence": 0.0}}},
 }
 
 
@@ -65,8 +68,26 @@ def test_resumed_exactly(tmp_path, monkeypatch, method):
     resume(tmp_path / "cut")
     equal_runs(tmp_path / "whole", tmp_path / "cut")
     state = load_checkpoint(tmp_path / "cut", "cpu")
-    assert ("teachers" in state["method"]) == (method in ("mean_teacher", "unimatch", "mkd"))
+    assert ("teachers" in state["method"]) == (method in ("mean_teacher", "unimatch", "mkd", "u2pl", "ael", "st++"))
     assert ("students" in state["method"]) == (method in ("cps", "mkd"))
+
+
+@pytest.mark.parametrize("cut", [1, 2, 3, 5, 6])
+def test_resumed_exactly_at_and_between_stages(tmp_path, monkeypatch, cut):
+    """Of eight steps, the second stage begins after two, the third after five; a snapshot is taken after one."""
+    changes = {"method": {"name": "st++", "teacher_decay": 0.5}, "train": {"steps": 8, "labeled_batch": 3}}
+    changes["optimizer"] = {"lr": 0.05}
+    offered = []
+    run = train(config(**changes), tmp_path / "whole", observe=lambda t: offered.append(t.method.offered))
+    assert [None if numbers is None else len(numbers) for numbers in offered] == [0, 0, 2, 2, 2, None, None, None]
+    with monkeypatch.context() as patch:
+        stop_after(patch, cut)
+        with pytest.raises(Interrupted, match=f"stopped at step {cut} of 8"):
+            train(config(**changes), tmp_path / "cut")
+    resume(tmp_path / "cut")
+    equal_runs(run.path, tmp_path / "cut")
+    rates = [line["lr"] for line in read_metrics(run.path) if "lr" in line]
+    assert rates[0] < max(rates[1:])  # it begins anew
 
 
 def test_killed_between_checkpoints(tmp_path, monkeypatch):

@@ -148,6 +148,17 @@ def test_record():
     assert empty.line(here) == {}
 
 
+def test_a_record_takes_more_names_in_a_later_stage():
+    record = Record()
+    record.add(("loss", "loss/labeled"), torch.tensor([[2.0, 0.0], [1.0, 0.0]], dtype=torch.float64))
+    record.steps = 1
+    more = ("loss", "loss/labeled", "counted")
+    for _ in range(2):
+        record.add(more, torch.tensor([[5.0, 0.0], [2.0, 0.0], [3.0, 4.0]], dtype=torch.float64))
+        record.steps += 1
+    assert record.line(World()) == {"loss": 4.0, "loss/labeled": pytest.approx(5 / 3), "counted": 0.75}
+
+
 def test_a_run_in_use_is_not_joined(tmp_path):
     (tmp_path / "config.yaml").write_text("")
     with in_use(tmp_path):

@@ -78,6 +78,17 @@ def test_equal_settings_are_one_run(tmp_path):
     assert key_of(plain.config, "other data") != plain.key
 
 
+def test_options_of_another_method_are_not_in_a_key(tmp_path):
+    options = {"method.u2pl.anchors": 7, "method.ael.beta": 0.5, "method.stages.snapshots": 4}
+    changes = [f"{key}={value}" for key, value in options.items()]
+    for name in ("fixmatch", "u2pl", "ael", "st++"):
+        _, (plain,) = experiment(tmp_path, f"method.name={name}")
+        for change in changes:
+            _, (changed,) = experiment(tmp_path, f"method.name={name}", change)
+            own = change.split(".")[1] == {"st++": "stages"}.get(name, name)
+            assert (changed.key != plain.key) == own, (name, change)
+
+
 def test_seeds_do_not_share(tmp_path):
     _, cells = experiment(tmp_path, seeds=[0, 1])
     assert len({cell.key for cell in cells}) == 2

@@ -108,7 +108,7 @@ class MethodTester:
         """Views that go through a network, with and without a way back; and how many networks there are."""
         method = made(self.name, **self.teaching)
         seen = {True: 0, False: 0}
-        networks = [*method.students, *(teacher.model for teacher in method.teachers)]
+        networks = [*method.students, *(teacher.model for teacher in method.teachers), *method.frozen]
         for model in networks:
             model.encoder.register_forward_hook(
                 lambda _, args, out: seen.update({out[0].requires_grad: seen[out[0].requires_grad] + len(args[0])})

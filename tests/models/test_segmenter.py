@@ -23,6 +23,14 @@ def test_heads():
     assert flat.leaf_logits(leaves) is leaves
 
 
+def test_logits_with_the_features_they_are_made_of():
+    model, image = built(encoder="small", decoder_channels=8).eval(), images(2, 40, 32)
+    logits, features = model.with_features(image)
+    torch.testing.assert_close(logits, model(image))
+    assert features.shape == (2, model.width, 10, 8)
+    torch.testing.assert_close(resize(model.classifier(features), (40, 32)), logits)
+
+
 def test_flat_head_gives_one_channel_per_leaf():
     assert built(encoder="small", head="flat").eval()(images(1, 40, 32)).shape == (1, len(HIERARCHY.leaves), 40, 32)
 

@@ -78,3 +78,18 @@ def test_cutmix_of_targets():
         assert torch.equal(after[2], before[2])  # a last odd one is its own partner
     assert Target(target.weight, leaf).mixed(boxes).labels is None
     assert Target(target.weight, None, target.labels).mixed(boxes).leaf is None
+
+
+def test_leaves_of_a_target():
+    weight = torch.ones(1, 1, 2)
+    channels = torch.tensor(H.leaf_indices)
+    assert Target(weight, torch.tensor([[[2, 0]]])).leaves(channels).tolist() == [[[2, 0]]]
+    labels = torch.tensor([[0.9, 0.2, 0.7, 0.1], [0.9, 0.3, 0.2, 0.4]]).T[None, :, None]
+    assert Target(weight, None, labels).leaves(channels).tolist() == [[[1, 2]]]
+
+
+def test_only_some_pixels_of_a_target():
+    target = Target(torch.tensor([[[0.5, 1.0]]]), torch.tensor([[[2, 0]]]))
+    found = target.only(torch.tensor([[[True, False]]]))
+    assert found.weight.tolist() == [[[0.5, 0.0]]]
+    assert found.leaf is target.leaf

@@ -36,6 +36,11 @@ def check(config: Config, dataset: Dataset, processes: int = 1) -> None:
             f"train.unlabeled_batch is {t.unlabeled_batch}, so each of {parts} parts has {t.unlabeled_batch // parts}; "
             "CutMix pairs neighbours: expected an even number for each, or data.views.cutmix=0"
         )
+    if config.method.name == "ael" and config.method.ael.paste > 0 and parts > 1 and t.labeled_batch // parts % 2:
+        raise ConfigError(
+            f"train.labeled_batch is {t.labeled_batch}, so each of {parts} parts has {t.labeled_batch // parts}; ael "
+            "pastes between neighbours: expected an even number for each, or method.ael.paste=0"
+        )
     if d.crop < SMALLEST:
         raise ConfigError(f"data.crop is {d.crop}, expected at least {SMALLEST} pixels")
     if not 0 < d.scale[0] <= d.scale[1]:

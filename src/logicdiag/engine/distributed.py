@@ -40,6 +40,14 @@ class World:
             dist.all_reduce(tensor, dist.ReduceOp.MAX)
         return tensor
 
+    def gather(self, tensor: Tensor) -> Tensor:
+        """Those of all processes, of one shape, stacked in their order."""
+        if self.size == 1:
+            return tensor[None]
+        together = tensor.new_empty(self.size, *tensor.shape)
+        dist.all_gather(list(together.unbind()), tensor.contiguous())
+        return together
+
     def add_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
         """Summed over all processes, in one message per type of number."""
         if self.size == 1:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
-from torch.nn import Parameter
+from torch import Tensor, nn
 
 from ..errors import ConfigError, choose
 from ..models.segmenter import Segmenter
@@ -35,7 +35,14 @@ class Optimizer:
     """
 
     def __init__(
-        self, models: Sequence[Segmenter], config: OptimizerConfig, steps: int, precision: str, device: str
+        self,
+        models: Sequence[Segmenter],
+        config: OptimizerConfig,
+        steps: int,
+        precision: str,
+        device: str,
+        heads: Sequence[nn.Module] = (),
+        starts: Sequence[int] = (0,),
     ) -> None:
         choose("optimizer.name", config.name, OPTIMIZERS)
         for key in ("lr", "clip"):
@@ -44,12 +51,15 @@ class Optimizer:
         for key in ("head_lr", "momentum", "weight_decay", "power", "warmup"):
             if (value := getattr(config, key)) < 0:
                 raise ConfigError(f"optimizer.{key} is {value}, expected 0 or more")
-        self.config, self.steps = config, steps
+        self.config, self.marks = config, (*starts, steps)
+        """Where the schedule begins, and begins anew; and the end."""
         self.times = {"encoder": 1.0, "decoder": config.head_lr}
-        found: dict[str, list[Parameter]] = {name: [] for name in self.times}
+        found: dict[str, list[nn.Parameter]] = {name: [] for name in self.times}
         for model in models:
             for name, parameters in model.parameter_groups().items():
                 found[name] += parameters
+        for head in heads:
+            found["decoder"] += head.parameters()
         self.parameters = [parameter for parameters in found.values() for parameter in parameters]
         # Not with a loss scale: torch's fused SGD moves its momentum also in steps that the scale has skipped.
         self.fused = device == "cuda" and precision != "fp16"
@@ -62,9 +72,10 @@ class Optimizer:
 
     def rate(self, step: int) -> float:
         """The encoder's learning rate at a step, counted from 0."""
-        c = self.config
-        rate: float = c.lr * (1 - step / self.steps) ** c.power
-        return rate * min(1.0, (step + 1) / c.warmup) if c.warmup else rate
+        c, begun = self.config, bisect_right(self.marks[:-1], step) - 1
+        start, stop = self.marks[begun : begun + 2]
+        rate: float = c.lr * (1 - (step - start) / (stop - start)) ** c.power
+        return rate * min(1.0, (step - start + 1) / c.warmup) if c.warmup else rate
 
     def plan(self, step: int) -> Plan:
         """The learning rate of each group."""
@@ -86,6 +97,14 @@ class Optimizer:
         self.scaler.step(self.inner)
         self.scaler.update()
         self.inner.zero_grad(set_to_none=True)
+
+    @torch.no_grad()
+    def restart(self) -> None:
+        """Forget how it was moving. What it remembers stays where it is, for a captured step."""
+        for values in self.inner.state.values():
+            for value in values.values():
+                if isinstance(value, Tensor):
+                    value.zero_()
 
     def state_dict(self) -> dict[str, object]:
         inner = self.inner.state_dict()

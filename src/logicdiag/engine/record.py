@@ -23,9 +23,14 @@ class Record:
         self.steps = 0
 
     def add(self, names: Sequence[str], table: Float64[Tensor, "k 2"]) -> None:
-        """A micro-batch: losses (sum, 0), whose parts of one step add up, and shares (sum, count)."""
-        if self.sums is None:
-            self.names, self.sums = list(names), table.clone()
+        """A micro-batch: losses (sum, 0), whose parts of one step add up, and shares (sum, count).
+
+        In a later stage of a method there may be more names, behind those there were.
+        """
+        if self.sums is None or len(names) > len(self.names):
+            before, self.names, self.sums = self.sums, list(names), table.clone()
+            if before is not None:
+                self.sums[: len(before)] += before
         else:
             self.sums += table
 

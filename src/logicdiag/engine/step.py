@@ -31,6 +31,11 @@ class Stepper:
         """Capture a step from now on, after the first ones, and replay it."""
         self.capture, self.warn = Capture(self.move, self.here.device, recorder), warn
 
+    def capture_again(self) -> None:
+        """Steps are of another kind from now on."""
+        if self.capture is not None:
+            self.capture = Capture(self.move, self.here.device, self.capture.recorder)
+
     def __call__(self, index: int, batches: Batches) -> None:
         self._seed(index)
         plans = self.plans(index, batches)

@@ -13,7 +13,7 @@ import torch
 
 from ..data.cache import remembered
 from ..data.dataset import Dataset
-from ..data.loader import Loader, Views
+from ..data.loader import Views
 from ..errors import RunError
 from ..methods.build import METHODS, build_method
 from ..methods.loss import Loss
@@ -23,6 +23,7 @@ from ..models.segmenter import Segmenter, build_model
 from ..pseudo.build import build_knowledge, build_psi
 from ..pseudo.target import Psi
 from ..pseudo.threshold import Threshold
+from .batches import batches_of
 from .capture import FIRST, CudaRecorder, wants_capture
 from .check import check
 from .config import Config
@@ -33,6 +34,7 @@ from .fast import SEARCH, compile_method, compile_problem, in_order, searched, w
 from .inference import autocast
 from .log import open_log, val_line, val_text
 from .optimizer import Optimizer
+from .pause import Pause
 from .record import Record
 from .run import note, save_checkpoint
 from .step import Stepper
@@ -74,9 +76,18 @@ class Trainer:
                 config.data.crop,
                 t.seed,
                 lambda: autocast(here.device, t.precision),
+                here.gather,
             )
         )
-        self.optimizer = Optimizer(students, config.optimizer, t.steps, t.precision, here.device.type)
+        self.optimizer = Optimizer(
+            students,
+            config.optimizer,
+            t.steps,
+            t.precision,
+            here.device.type,
+            self.method.heads,
+            self.method.restarts(t.steps),
+        )
         self.record = Record()
         self.stepper = Stepper(self.method, self.optimizer, self.record, here, t)
         self.done = 0
@@ -199,34 +210,13 @@ class Trainer:
                     raise Interrupted(self.path, self.done, t.steps)
 
     def _batches(self, stack: ExitStack) -> Iterator[list[tuple[Views, Views | None]]]:
-        """The micro-batches of each step, from where the run stands."""
-        t, d = self.config.train, self.config.data
+        """The micro-batches of each step, from where the run stands; between two of them, a method may pause."""
+        return batches_of(self, stack)
 
-        def loader(stream: str, items: Any, batch: int) -> Loader:
-            return stack.enter_context(
-                Loader(
-                    items,
-                    batch=batch,
-                    crop=d.crop,
-                    scale=d.scale,
-                    flip=d.flip,
-                    seed=t.seed,
-                    stream=stream,
-                    device=self.here.device,
-                    workers=d.workers,
-                    start=self.done,
-                    part=self.here.rank,
-                    parts=self.here.size,
-                    accumulate=t.accumulate,
-                )
-            )
-
-        labeled = loader("labeled", self.dataset.labeled, t.labeled_batch)
-        unlabeled: Iterator[Views] | None = None
-        if self.method.needs_unlabeled:
-            unlabeled = loader("unlabeled", self.dataset.unlabeled, t.unlabeled_batch)
-        while True:
-            yield [(next(labeled), None if unlabeled is None else next(unlabeled)) for _ in range(t.accumulate)]
+    def pause(self, index: int) -> None:
+        """Let the method do what it does before a step."""
+        with searched(self.here.device, False):  # images come in many sizes
+            self.method.pause(index, Pause(self.config, self.dataset, self.here, self.optimizer))
 
     def _step(self, batches: list[tuple[Views, Views | None]]) -> None:
         self.stepper(self.done, batches)

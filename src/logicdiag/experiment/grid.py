@@ -21,6 +21,7 @@ from ..engine.load import build, parse_value, plain, put
 from ..engine.train import MAY_MOVE
 from ..errors import ConfigError, hint
 from ..methods.build import METHODS
+from ..methods.config import OWN
 from .config import PARTS, Experiment, flat
 
 COLUMNS = ("dataset", "method", "psi", "head", "labels", "seed", "miou_last", "miou_best")
@@ -88,6 +89,9 @@ def key_of(config: Config, dataset: str) -> str:
     for name in ELSEWHERE:
         part, _, key = name.partition(".")
         settings[part].pop(key)
+    for key, method in OWN.items():
+        if method != config.method.name:
+            settings["method"].pop(key)
     text = json.dumps([dataset, settings], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:KEY]
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from ..errors import choose
+from .ael import AEL
 from .algorithm1 import Algorithm1
 from .cps import CPS
 from .fixmatch import FixMatch
 from .mean_teacher import MeanTeacher
 from .method import Method, Setting
 from .mkd import MKD
+from .stpp import STPP
 from .supervised import Supervised
+from .u2pl import U2PL
 from .unimatch import UniMatch
 
 METHODS: dict[str, type[Method]] = {
@@ -19,6 +22,9 @@ METHODS: dict[str, type[Method]] = {
     "unimatch": UniMatch,
     "cps": CPS,
     "mkd": MKD,
+    "u2pl": U2PL,
+    "ael": AEL,
+    "st++": STPP,
     "algorithm1": Algorithm1,
 }
 

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import torch
 from jaxtyping import Float64
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..data.config import ViewConfig
 from ..data.loader import Views
@@ -23,6 +23,8 @@ from ..plan import Plan, Planned, part, under
 from ..pseudo.target import Prediction, Psi, Statistics, Target
 from .config import MethodConfig
 from .loss import Loss
+from .partition import Gather, alone
+from .stages import Stages
 
 Network = Callable[..., Any]
 APART = 1 << 20
@@ -77,6 +79,8 @@ class Setting:
     seed: int = 0
     autocast: Callable[[], AbstractContextManager[object]] = nullcontext
     """Entered around every forward pass."""
+    gather: Gather = alone
+    """How processes tell each other what they found."""
 
 
 class Paper(NamedTuple):
@@ -88,7 +92,7 @@ class Paper(NamedTuple):
     year: int
 
 
-class Method(ABC):
+class Method(Stages, ABC):
     """One algorithm: the `plan` of a step, its `losses`; then the optimiser; then `follow`."""
 
     paper: ClassVar[Paper]
@@ -113,7 +117,7 @@ class Method(ABC):
         self.students, self.psi, self.loss = tuple(setting.students), setting.psi, setting.loss
         assert len(self.students) == self.networks
         self.config, self.views, self.crop, self.seed = setting.config, setting.views, setting.crop, setting.seed
-        self.autocast = setting.autocast
+        self.autocast, self.gather = setting.autocast, setting.gather
         decay = self.default_decay if self.config.teacher_decay is None else self.config.teacher_decay
         if not 0 <= decay <= 1:
             raise ConfigError(f"method.teacher_decay is {decay}, expected a number from 0 to 1, or null")
@@ -138,6 +142,11 @@ class Method(ABC):
     def teacher(self) -> AveragedTeacher | None:
         """The average of the first."""
         return self.teachers[0] if self.teachers else None
+
+    @property
+    def heads(self) -> tuple[nn.Module, ...]:
+        """What is trained beside the students, at the rate of their decoders, and not evaluated."""
+        return ()
 
     def compile(self, compiled: Callable[[Network], Network]) -> None:
         """Call the networks through a compiler from now on; who evaluates them calls them as they are."""

@@ -53,6 +53,8 @@ class Segmenter(nn.Module):
         self.head = choose("model.head", head, HEADS)
         self.channels = len(hierarchy.names if head == "hierarchical" else hierarchy.leaves)
         self.encoder, self.decoder = encoder, decoder
+        self.width = width
+        """Channels of the decoder's features."""
         self.classifier = nn.Conv2d(width, self.channels, 1)
         self.register_buffer("leaf_channels", torch.tensor(hierarchy.leaf_indices), persistent=False)
 
@@ -66,7 +68,17 @@ class Segmenter(nn.Module):
 
     def decode(self, features: tuple[Tensor, ...], size: tuple[int, int]) -> Float[Tensor, "b c h w"]:
         """Logits of `size` (height, width); those of one channel stand together in memory, as reasoning reads them."""
-        logits: Tensor = self.classifier(self.decoder(*features))
+        return self._classify(self.decoder(*features), size)
+
+    def with_features(
+        self, image: Float[Tensor, "b 3 h w"]
+    ) -> tuple[Float[Tensor, "b c h w"], Float[Tensor, "b _ _ _"]]:
+        """The logits, and the decoder's features at stride 4 that the head made them of."""
+        features: Tensor = self.decoder(*self.features(image))
+        return self._classify(features, (image.shape[-2], image.shape[-1])), features
+
+    def _classify(self, features: Tensor, size: tuple[int, int]) -> Tensor:
+        logits: Tensor = self.classifier(features)
         return resize(logits.contiguous(), (size[0], size[1]))
 
     def probs(self, logits: Float[Tensor, "b c *size"]) -> Float[Tensor, "b c *size"]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import torch
-from jaxtyping import Bool, Float, Integer
+from jaxtyping import Bool, Float, Int64, Integer
 from torch import Tensor
 
 from ..data.views import partner
@@ -42,6 +42,17 @@ class Target:
             leaf=None if self.leaf is None else mix(self.leaf),
             labels=None if self.labels is None else mix(self.labels),
         )
+
+    def only(self, pixels: Bool[Tensor, "b h w"]) -> Target:
+        """The others teach nothing."""
+        return replace(self, weight=self.weight * pixels)
+
+    def leaves(self, channels: Integer[Tensor, " leaves"]) -> Int64[Tensor, "b h w"]:
+        """A leaf for each pixel: its own, or that of the greatest label, which stand in these channels."""
+        if self.labels is not None:
+            return self.labels.index_select(1, channels).argmax(1)
+        assert self.leaf is not None
+        return self.leaf.long()
 
 
 Statistics = dict[str, tuple[Tensor, Tensor]]

@@ -1,0 +1,232 @@
+"""What is U2PL's own: the partition, the queues, and the contrast."""
+
+import math
+
+import pytest
+import torch
+
+from logicdiag.errors import ConfigError
+from logicdiag.methods.config import U2PLConfig
+from logicdiag.methods.contrast import Pixels, confident, contrast, negatives
+from logicdiag.methods.memory import Memory, drawn, lots
+from logicdiag.methods.partition import alone, entropy, parted
+from logicdiag.methods.u2pl import at_size
+
+from .tester import MethodTester, a_step, made
+
+CPU = torch.device("cpu")
+
+
+class TestU2PL(MethodTester):
+    name, parts = "u2pl", ("labeled", "unlabeled", "contrast")
+
+    def unlabeled(self, parts):
+        return parts["unlabeled"] + 0.1 * parts["contrast"]
+
+    @pytest.mark.parametrize("decay", [0.0, 0.9])
+    def test_the_head_learns_and_its_average_follows(self, decay):
+        method = made("u2pl", teacher_decay=decay)
+        (head,) = method.heads
+        step = a_step(method)
+        method.losses(step).total.backward()
+        assert all(parameter.grad.any() for parameter in head.parameters())
+        assert all(module.training for module in head.modules())
+        if not decay:
+            assert method.averaged_projection is None
+            return
+        averaged = method.averaged_projection
+        assert all(parameter.grad is None and not parameter.requires_grad for parameter in averaged.parameters())
+        before = [parameter.clone() for parameter in averaged.parameters()]
+        with torch.no_grad():
+            for parameter in head.parameters():
+                parameter.add_(1)
+        method.follow(1000, step.plan)
+        for old, mine, theirs in zip(before, averaged.parameters(), head.parameters(), strict=True):
+            torch.testing.assert_close(mine, 0.9 * old + 0.1 * theirs)
+
+    def test_queues_and_head_are_in_its_state(self):
+        method, other = (made("u2pl", teacher_decay=0.9) for _ in range(2))
+        method.losses(a_step(method))
+        assert (method.queues.filled > 0).any()
+        where = other.queues.features.data_ptr()
+        other.load_state_dict(method.state_dict())
+        assert other.queues.features.data_ptr() == where  # where a captured step finds them
+        assert torch.equal(other.queues.features, method.queues.features)
+        assert torch.equal(other.queues.filled, method.queues.filled)
+        first, second = (one.losses(a_step(one, index=6)).parts["contrast"] for one in (method, other))
+        assert torch.equal(first, second)
+        with pytest.raises(ValueError, match="the memory is"):
+            made("u2pl", teacher_decay=0.9, u2pl=U2PLConfig(queue=7)).load_state_dict(method.state_dict())
+
+    def test_unreliable_pixels_teach_nothing(self):
+        """At the end of a run all are reliable, and the loss is fixmatch's."""
+        method, plain = made("u2pl", "threshold"), made("fixmatch", "threshold")
+        late, found = (plain.losses(a_step(plain)), method.losses(a_step(method, progress=1.0)))
+        torch.testing.assert_close(found.parts["unlabeled"], late.parts["unlabeled"])
+        reliable, pixels = found.statistics["reliable"]
+        assert reliable == pixels
+        method = made("u2pl", "threshold", u2pl=U2PLConfig(unreliable=0.4))
+        reliable, pixels = method.losses(a_step(method, progress=0.5)).statistics["reliable"]
+        assert float(reliable / pixels) == pytest.approx(0.8, abs=0.001)
+
+    def test_the_share_falls_over_the_run(self):
+        method = made("u2pl", u2pl=U2PLConfig(unreliable=0.3))
+        shares = [float(method.plan(0, progress, (0,), (0,))["unreliable"]) for progress in (0.0, 0.5, 1.0)]
+        assert shares == pytest.approx([0.3, 0.15, 0.0])
+
+    @pytest.mark.parametrize(
+        ("options", "says"),
+        [
+            ({"unreliable": 1.0}, "method.u2pl.unreliable is 1.0, expected a share"),
+            ({"queue": 0}, "method.u2pl.queue is 0, expected a whole number"),
+            ({"weight": -1.0}, "method.u2pl.weight is -1.0, expected 0 or more"),
+            ({"temperature": 0.0}, "method.u2pl.temperature is 0.0, expected a number above 0"),
+            ({"ranks": (3, 3)}, r"method.u2pl.ranks is \[3, 3\], expected two rising ranks"),
+        ],
+    )
+    def test_wrong_options(self, options, says):
+        with pytest.raises(ConfigError, match=says):
+            made("u2pl", u2pl=U2PLConfig(**options))
+
+
+# ---- the partition ---------------------------------------------------------------------------------------------------
+
+
+def test_entropy():
+    even, sure = torch.zeros(4), torch.tensor([50.0, 0.0, 0.0, 0.0])
+    three_to_one = torch.tensor([0.0, math.log(3.0), -50.0, -50.0])
+    found = entropy(torch.stack([even, sure, three_to_one], 1)[None, :, None])
+    expected = [math.log(4), 0.0, -(0.75 * math.log(0.75) + 0.25 * math.log(0.25))]
+    assert found[0, 0].tolist() == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize(("share", "dropped"), [(0.0, []), (0.2, [3, 7]), (0.5, [0, 3, 5, 7, 8])])
+def test_the_least_sure_share_is_unreliable(share, dropped):
+    """Ten pixels that count, and two of padding, whose entropy is the greatest and matters not."""
+    values = torch.tensor([0.5, 0.1, 0.2, 0.9, 0.3, 0.6, 0.0, 0.8, 0.7, 0.4, 5.0, 6.0])
+    valid = torch.arange(12) < 10
+    found = parted(values.view(1, 3, 4), valid.view(1, 3, 4), torch.tensor(share))
+    assert found.unreliable.flatten().nonzero()[:, 0].tolist() == dropped
+    assert torch.equal(found.reliable.flatten(), valid & ~found.unreliable.flatten())
+    assert float(found.weight) == pytest.approx(10 / (10 - len(dropped)))
+    assert int(found.pixels) == 10
+
+
+def test_processes_part_their_pixels_together():
+    whole, valid = torch.rand(4, 5, 5), torch.ones(4, 5, 5, dtype=torch.bool)
+    expected = parted(whole, valid, torch.tensor(0.3))
+    halves = [torch.where(valid, whole, torch.inf)[k : k + 2] for k in (0, 2)]
+    parts = [parted(half, valid[:2], torch.tensor(0.3), lambda _: torch.stack(halves)) for half in halves]
+    assert torch.equal(torch.cat([part.reliable for part in parts]), expected.reliable)
+    assert all(part.weight == expected.weight for part in parts)
+
+
+# ---- the queues ------------------------------------------------------------------------------------------------------
+
+
+def test_first_in_is_first_out():
+    memory = Memory(2, 3, 1, CPU)
+    memory.push(torch.tensor([[[1.0], [2.0]], [[7.0], [8.0]]]), torch.tensor([2, 1]))
+    assert memory.features[..., 0].tolist() == [[1, 2, 0], [7, 0, 0]]
+    assert memory.filled.tolist() == [2, 1]
+    memory.push(torch.tensor([[[3.0], [4.0]], [[9.0], [9.0]]]), torch.tensor([2, 0]))
+    assert memory.features[..., 0].tolist() == [[4, 2, 3], [7, 0, 0]]
+    assert memory.filled.tolist() == [3, 1]
+    assert memory.next.tolist() == [1, 1]
+
+
+def test_lots_belong_to_a_view_and_its_pixels():
+    seeds = torch.tensor([3, 1 << 60, 5])
+    found = lots(seeds, 1000)
+    assert (found >= 0).all()
+    assert len(set(found.flatten().tolist())) == 3000
+    assert torch.equal(found[1:], lots(seeds[1:], 1000))
+    assert torch.equal(found[:, :10], lots(seeds, 10))
+    high = (found > found.median()).float().mean(1)
+    assert ((high - 0.5).abs() < 0.06).all()
+
+
+def test_drawn_are_those_with_the_largest_lots():
+    numbers = torch.tensor([5, 9, 1, 7])
+    offered = torch.tensor([[True, False, True, True], [False, False, True, False]])
+    values, places = drawn(numbers, offered, 2)
+    assert values.tolist() == [[7, 5], [1, -1]]
+    assert places[0].tolist() == [3, 0]
+    assert places[1, 0] == 2
+
+
+# ---- who takes part --------------------------------------------------------------------------------------------------
+
+PROBS = torch.tensor([[0.6, 0.25, 0.1, 0.05], [0.1, 0.2, 0.3, 0.4]]).T[None, :, None]
+"""Two pixels of four classes."""
+
+
+def test_anchors_are_sure_of_their_class():
+    assert confident(torch.tensor([[[0, 3]]]), PROBS, 0.3).tolist() == [[[0, 3]]]
+    assert confident(torch.tensor([[[1, 3]]]), PROBS, 0.3).tolist() == [[[-1, 3]]]
+    assert confident(torch.tensor([[[0, -1]]]), PROBS, 0.3).tolist() == [[[0, -1]]]
+
+
+def test_negatives_by_rank():
+    """A labelled pixel is none of the likely classes but its own; an unreliable one, of those in the middle."""
+    leaf = torch.tensor([[[0, -1]]])
+    unreliable = torch.tensor([[[True, True]], [[False, True]]])
+    found = negatives(leaf, unreliable, PROBS.expand(3, -1, -1, -1), (2, 3))
+    assert found[0, :, 0].int().T.tolist() == [[0, 1, 0, 0], [0, 0, 0, 0]]
+    assert found[1, :, 0].int().T.tolist() == [[0, 0, 1, 0], [0, 1, 0, 0]]
+    assert found[2, :, 0].int().T.tolist() == [[0, 0, 0, 0], [0, 1, 0, 0]]
+
+
+def test_features_are_about_pixels():
+    rows = torch.arange(9).view(1, 9, 1).expand(1, 9, 5)
+    assert at_size(rows, (3, 2))[0].tolist() == [[0, 0], [4, 4], [8, 8]]
+    assert at_size(rows.transpose(1, 2), (2, 1))[0].tolist() == [[0], [0]]
+
+
+# ---- the loss --------------------------------------------------------------------------------------------------------
+
+
+def a_contrast(options=None):
+    """Five pixels of three classes: two anchors of class 0, one of class 1, and negatives of both."""
+    mine = torch.tensor([[2.0, 0.0], [0.0, 1.0], [3.0, 4.0], [1.0, 1.0], [1.0, 0.0]], requires_grad=True)
+    theirs = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 2.0], [-1.0, 0.0], [0.0, -5.0]])
+    no = torch.tensor([[False, False, False, True, False], [False, False, False, False, True], [False] * 5])
+    pixels = Pixels(
+        torch.tensor([11, 12, 13, 14, 15]), torch.tensor([0, 0, 1, -1, -1]), torch.tensor([0, 0, 1, -1, 2]), no
+    )
+    return mine, theirs, pixels, options or U2PLConfig(anchors=2, negatives=3)
+
+
+def test_the_contrast_by_hand():
+    mine, theirs, pixels, options = a_contrast()
+    memory = Memory(3, 8, 2, CPU)
+    found = contrast(mine, theirs, pixels, memory, options, alone)
+    assert memory.filled.tolist() == [1, 1, 0]
+    assert memory.features[:2, 0].tolist() == [[-1, 0], [0, -1]]  # of length 1
+
+    def term(alike, unlike):
+        """All three negatives are the one there is."""
+        return -math.log(math.exp(alike / 0.5) / (math.exp(alike / 0.5) + 3 * math.exp(unlike / 0.5)))
+
+    half = math.sqrt(0.5)  # the positive of class 0 is the mean of (1, 0) and (0, 1)
+    first = (term(half, -1.0) + term(half, 0.0)) / 2
+    second = term(0.8, -0.8)
+    assert found.item() == pytest.approx((first + second) / 2)
+    found.backward()
+    assert mine.grad.ne(0).any(1).tolist() == [True, True, True, False, False]
+
+
+def test_at_most_so_many_anchors():
+    mine, theirs, pixels, _ = a_contrast()
+    found = contrast(mine, theirs, pixels, Memory(3, 8, 2, CPU), U2PLConfig(anchors=1, negatives=3), alone)
+    found.backward()
+    assert mine.grad.ne(0).any(1).tolist() == [False, True, True, False, False]  # the larger lot of class 0
+
+
+def test_without_negatives_there_is_no_contrast():
+    mine, theirs, pixels, options = a_contrast()
+    none = Pixels(pixels.lots, pixels.anchor, pixels.positive, torch.zeros(3, 5, dtype=torch.bool))
+    found = contrast(mine, theirs, none, Memory(3, 8, 2, CPU), options, alone)
+    assert found.item() == 0
+    found.backward()
+    assert not mine.grad.any()
