@@ -29,7 +29,11 @@ def trainer(method: str, psi: str, head: str, here: World | None = None, **train
         psi={"name": psi, "threshold": 0.1},
         train={"labeled_batch": 4, "unlabeled_batch": 4, **train},
     )
-    return Trainer(c, open_dataset(c.data), here or World(), None, None)  # type: ignore[arg-type]
+    made = Trainer(c, open_dataset(c.data), here or World(), None, None)  # type: ignore[arg-type]
+    if method == "u2pl":  # it ranks pixels, which for a network that starts are as sure as each other but for rounding
+        for network in (*made.method.students, *(teacher.model for teacher in made.method.teachers)):
+            network.classifier.weight.data.mul_(50)
+    return made
 
 
 def steps(made: Trainer, count: int) -> list[dict[str, float]]:

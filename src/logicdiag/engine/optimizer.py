@@ -72,7 +72,7 @@ class Optimizer:
 
     def rate(self, step: int) -> float:
         """The encoder's learning rate at a step, counted from 0."""
-        c, begun = self.config, bisect_right(self.marks[:-1], step) - 1
+        c, begun = self.config, max(0, bisect_right(self.marks[:-1], step) - 1)
         start, stop = self.marks[begun : begun + 2]
         rate: float = c.lr * (1 - (step - start) / (stop - start)) ** c.power
         return rate * min(1.0, (step - start + 1) / c.warmup) if c.warmup else rate

@@ -22,7 +22,8 @@ Where ours differs:
   batch does not show is left alone.
 - Partners are neighbours in the batch, and the class is drawn from what the partner shows; the paper draws one first
   and then looks for an image that shows it. Boxes have the sizes of our CutMix, around a random pixel of the class,
-  where the paper takes the bounding box of an object. Pasted pixels stay where they are, at their size.
+  where the paper takes the bounding box of an object. Pasted pixels stay where they are, at their size, and L^l is
+  divided by the pixels that were labelled before.
 - Pixels are sampled by their pseudo label; in the authors' code, by what the student says. Colours change as in
   `fixmatch`. The labelled loss is the one of all methods, without hard example mining or an auxiliary head.
 """
