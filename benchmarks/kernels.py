@@ -29,7 +29,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import logicdiag as ld
-from logicdiag.kernels.fused import fuses
+from logicdiag.kernels.gpu import fuses
 from logicdiag.logic.diagnosis import Diagnoser
 from logicdiag.logic.fast import Fast
 from logicdiag.methods.loss import path_bce, path_table
@@ -231,7 +231,7 @@ def _reasoning(bench: Bench, tree: str, h: ld.Hierarchy, images: int, pixels: in
 
 def _leaf(fast: Fast, probs: Tensor, trust: Tensor, seeds: Tensor) -> object:
     """One small integer a pixel, and nothing else."""
-    return fast.reasoner.diagnose(probs, trust, seeds, prob=False, conflict=False)
+    return fast.diagnose(probs, trust, seeds, None, prob=False, conflict=False)
 
 
 def _paths(h: ld.Hierarchy, device: torch.device) -> Tensor:

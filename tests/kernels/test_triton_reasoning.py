@@ -100,7 +100,7 @@ def test_what_is_drawn_is_minimal_and_its_probability_is_right(h, seed, root, st
     chosen = expected.gather(0, found.leaf.cpu().long()[None])[0]
     assert (chosen > -FORBIDDEN / 2).all()
     torch.testing.assert_close(found.prob.cpu().double(), chosen, atol=2e-5, rtol=0)
-    _, revised = kernels.reasoner.labels(probs.to(DEVICE), found.leaf)
+    _, revised = kernels.labels(probs.to(DEVICE), found.leaf)
     assert kb.is_consistent(revised.cpu().movedim(1, -1)).all()
 
 

@@ -13,6 +13,7 @@ import logicdiag as ld
 from logicdiag.data.config import ViewConfig
 from logicdiag.data.views import BLUR_RADIUS, plan_cutmix, plan_strong
 from logicdiag.kernels import triton_paths, triton_read, triton_truth, triton_views
+from logicdiag.kernels.tables import Gauge, Sweep
 from logicdiag.kernels.triton_loss import Intervals, leaf_loss
 
 TARGET = GPUTarget("cuda", 90, 32)
@@ -56,12 +57,12 @@ WIDE = ld.Hierarchy.from_dict({"a": [f"x{i}" for i in range(20)], "b": None})
 def reasoning(h: ld.Hierarchy, dtype: torch.dtype, root: str = "asserted", rules: tuple[str, ...] = ()) -> None:
     (program,) = ld.Diagnoser(ld.KnowledgeBase(h, rules=list(rules), root=root)).program.parts
     values, valid = torch.rand(2, len(h), 300).to(dtype), torch.ones(2, 300, dtype=torch.bool)
-    sweep, trust, seeds = triton_paths.Sweep.of(program, "cpu"), torch.ones(len(h)), torch.arange(2)
+    sweep, trust, seeds = Sweep.of(program, "cpu"), torch.ones(len(h)), torch.arange(2)
     found = triton_paths.diagnose(sweep, values, trust, seeds, prob=False, conflict=False)
     triton_paths.labels(sweep, values, found.leaf)
     triton_paths.diagnose(sweep, values, trust, None, valid=valid, log=True)
     triton_paths.diagnose(sweep, values, trust, seeds, valid=valid, uniform=True)
-    gauge = triton_truth.Gauge.of(program.layout, "cpu")
+    gauge = Gauge.of(program.layout, "cpu")
     if dtype != torch.float64:
         triton_paths.diagnose(sweep, values, trust, seeds, valid=valid, logits=True)
         triton_truth.sums_of_errors(gauge, values, 2.5, valid)

@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float, Int32
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..kernels.gpu import triton_available
+from ..kernels.gpu import fuses
 from .config import ViewConfig
 
 LUMA = (0.299, 0.587, 0.114)
@@ -78,7 +78,7 @@ def strong_view(image: Images, plan: Mapping[str, Tensor], boxes: Int32[Tensor, 
 
     With `boxes` the views are mixed, too: inside of its box, a view is its partner's.
     """
-    if image.is_cuda and triton_available():
+    if fuses(image.device):
         from ..kernels import triton_views
 
         return triton_views.strong_view(image, plan, boxes, BLUR_RADIUS)

@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float, Int64, UInt8
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..kernels.gpu import triton_available
+from ..kernels.gpu import fuses
 from .dataset import IGNORE
 from .resample import Axis, nearest, resample
 
@@ -78,7 +78,7 @@ def pack(windows: Sequence[Window]) -> Packed:
 
 def develop(packed: Packed, device: torch.device) -> Developed:
     """The crops in [0, 1], padding mid gray; their leaves, -1 for ignore and padding; and what is no padding."""
-    if device.type == "cuda" and triton_available():
+    if fuses(device):
         from ..kernels import triton_views
 
         there = packed.to(device)

@@ -14,6 +14,11 @@ from torch import Tensor
 PLAIN, BITS, STRAIGHT = 0, 1, 2
 
 
+def narrow(values: Tensor) -> Tensor:
+    """(b, n, pixels) in an order in which places within a channel can be counted in 32 bits."""
+    return values if values.shape[2] * values.stride(2) < 1 << 31 else values.contiguous()
+
+
 def as_read(values: Tensor) -> Tensor:
     """What to hand to a kernel."""
     return values.view(torch.int16) if values.dtype == torch.bfloat16 else values

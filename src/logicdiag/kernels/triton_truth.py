@@ -1,4 +1,4 @@
-"""Truth degrees of C, D and E over a batch, for GPUs: every sum over pixels from one read of the predictions.
+"""Truth degrees of C, D and E over a batch, for GPUs: every sum over pixels in one pass over the predictions.
 
 One program takes a group of siblings, and their parent, through its share of the pixels of an image. With the paper's
 connectives the errors are products, so powers are taken once per concept: the products of siblings are the sums of E
@@ -9,24 +9,14 @@ same input gives the same degrees.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from .layout import ROOT, Layout
-from .triton_read import as_read, how_to_read, number, read
+from .tables import FEW, Gauge
+from .triton_read import as_read, how_to_read, narrow, number, read
 
-MOST_SIBLINGS = 127
-MOST_POWER = 6
-"""Higher powers of small errors vanish in float32; they are left to PyTorch."""
-SIZES = (3, 6, 8, 10, 15, 31, 63, 127)
-"""Groups are filled up to the next of these."""
-FEW = 15
-"""Up to so many siblings the pairs are multiplied one by one."""
 BLOCK, WARPS = 128, 4
 """A pixel a thread. Neighbours share what they read at odd places, so blocks are wider than a warp."""
 PROGRAMS = 2048
@@ -34,98 +24,11 @@ PROGRAMS = 2048
 COLUMNS = 4
 
 
-@dataclass(frozen=True)
-class Groups:
-    """Groups of one size, each with its parent."""
-
-    size: int
-    channel: Tensor
-    """(groups, size + 1): the channels of the siblings, and last of their parent. Places that are left over repeat a
-    sibling: that changes no maximum, and nobody asks for their sums.
-    """
-
-    @property
-    def sums(self) -> int:
-        """How many sums each group has: D; then, sibling by sibling, C and E with each of those before. Large groups: D
-        and the whole matrix of products, where the last column is C.
-        """
-        return 1 + (self.size * (self.size + 1) // 2 if self.size <= FEW else (self.size + 1) ** 2)
-
-    def composition(self, i: int) -> int:
-        return 1 + (i * (i + 1) // 2 if self.size <= FEW else i * (self.size + 1) + self.size)
-
-    def exclusion(self, i: int, j: int) -> int:
-        if self.size <= FEW:
-            return 2 + max(i, j) * (max(i, j) + 1) // 2 + min(i, j)
-        return 1 + i * (self.size + 1) + j
-
-
-@dataclass(frozen=True)
-class Gauge:
-    """What the kernels read of a tree, and where among all sums each node's are."""
-
-    groups: tuple[Groups, ...]
-    composition: Tensor
-    """(n,): the sum of C of a node, -1 where C says nothing of it."""
-    decomposition: Tensor
-    exclusion: Tensor
-    """(n, most siblings): the sums of E of a node with each other sibling, then -1."""
-
-    @property
-    def sums(self) -> int:
-        return sum(len(groups.channel) * groups.sums for groups in self.groups)
-
-    @cached_property
-    def others(self) -> Tensor:
-        """(n,): how many siblings a node has."""
-        return (self.exclusion >= 0).sum(1, dtype=torch.int32)
-
-    @classmethod
-    def of(cls, layout: Layout, device: torch.device | str) -> Gauge:
-        n = len(layout.order)
-        by_size: dict[int, list[tuple[list[int], int]]] = {}
-        for group in layout.groups:
-            members = [layout.order[row] for row in range(group.start, group.stop)]
-            parent = ROOT if group.parent == ROOT else layout.order[group.parent]
-            size = next(size for size in SIZES if size >= len(members))
-            by_size.setdefault(size, []).append((members, parent))
-        found = []
-        composition, decomposition = [-1] * n, [-1] * n
-        exclusion: list[list[int]] = [[] for _ in range(n)]
-        start = 0
-        for size, some in sorted(by_size.items()):
-            rows = [
-                members + [members[0]] * (size - len(members)) + [members[0] if parent == ROOT else parent]
-                for members, parent in some
-            ]
-            groups = Groups(size, torch.tensor(rows, dtype=torch.int32, device=device))
-            for members, parent in some:
-                for i, member in enumerate(members):
-                    exclusion[member] = [start + groups.exclusion(i, j) for j in range(len(members)) if j != i]
-                    if parent != ROOT:
-                        composition[member] = start + groups.composition(i)
-                if parent != ROOT:
-                    decomposition[parent] = start
-                start += groups.sums
-            found.append(groups)
-        most = max(1, *map(len, exclusion))
-
-        def table(values: list[int] | list[list[int]]) -> Tensor:
-            return torch.tensor(values, dtype=torch.int32, device=device)
-
-        padded = [sums + [-1] * (most - len(sums)) for sums in exclusion]
-        return cls(tuple(found), table(composition), table(decomposition), table(padded))
-
-
-def fits(layout: Layout, power: float) -> bool:
-    """Whether these kernels serve a tree and a power."""
-    return power <= MOST_POWER and max(group.size for group in layout.groups) <= MOST_SIBLINGS
-
-
 def sums_of_errors(
     gauge: Gauge, values: Tensor, power: float, valid: Tensor | None = None, logits: bool = False
 ) -> Tensor:
     """All sums of error ** power over the valid pixels of `values` (b, n, pixels)."""
+    values = narrow(values)
     b, _, pixels = values.shape
     if not b * pixels:
         return torch.zeros(gauge.sums, dtype=torch.float64, device=values.device)
@@ -174,7 +77,6 @@ def degrees_of(gauge: Gauge, sums: Tensor, count: Tensor, power: float, families
         gauge.composition,
         gauge.decomposition,
         gauge.exclusion,
-        gauge.others,
         degrees,
         trust,
         n,
@@ -413,7 +315,6 @@ def _degrees(
     composition,
     decomposition,
     exclusion,
-    others,
     out,
     trust,
     n,
@@ -429,9 +330,10 @@ def _degrees(
     one = tl.arange(0, 1)
     c = 1 - tl.sum(_mean(sums, tl.load(composition + node + one), count, root), 0)
     d = 1 - tl.sum(_mean(sums, tl.load(decomposition + node + one), count, root), 0)
-    siblings = tl.arange(0, BLOCK)
-    at = tl.load(exclusion + node * most + siblings, mask=siblings < most, other=-1)
-    e = 1 - tl.sum(_mean(sums, at, count, root), 0) / tl.maximum(tl.load(others + node), 1)
+    place = tl.arange(0, BLOCK)
+    at = tl.load(exclusion + node * most + place, mask=place < most, other=-1)
+    siblings = tl.maximum(tl.sum((at >= 0).to(tl.int32), 0), 1)
+    e = 1 - tl.sum(_mean(sums, at, count, root), 0) / siblings
     tl.store(out + node, c)
     tl.store(out + n + node, d)
     tl.store(out + 2 * n + node, e)

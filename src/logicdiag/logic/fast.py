@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ..kernels.fused import Found, Reasoner, can_diagnose, can_measure
+from ..kernels.fused import can_diagnose, can_measure
 from ..kernels.paths import PathProgram
+from ..kernels.tables import Found, Gauge, Sweep
 from .blocks import are_probabilities, not_probabilities
 from .fuzzy import power
 from .repair import Result, working_dtype
@@ -27,7 +28,8 @@ class Fast:
     def __init__(self, diagnoser: Diagnoser, program: PathProgram, device: torch.device) -> None:
         self.kb, self.strategy = diagnoser.kb, diagnoser.strategy
         self.power = power(diagnoser.quantifier, diagnoser.q)
-        self.reasoner = Reasoner(program, device)
+        self.sweep, self.gauge = Sweep.of(program, device), Gauge.of(program.layout, device)
+        self.first_allowed = program.allowed.index(True)
         self.measures = (
             diagnoser.connectives == "paper" and not self.kb.rules and can_measure(program, self.power, device)
         )
@@ -47,11 +49,15 @@ class Fast:
 
     def sums(self, values: Tensor, valid: Tensor | None, logits: bool) -> Tensor:
         """What truth degrees are made of: sums over pixels, which add up over tensors and processes."""
-        return self.reasoner.sums(values, self.power, valid, logits)
+        from ..kernels.triton_truth import sums_of_errors  # Triton is not everywhere
+
+        return sums_of_errors(self.gauge, values, self.power, valid, logits)
 
     def degrees(self, sums: Tensor, count: Tensor) -> tuple[dict[str, Tensor], Tensor]:
         """Truth degrees by family, and 1 - c(o), both in channel order."""
-        degrees, trust = self.reasoner.degrees(sums, count, self.power, self.kb.families)
+        from ..kernels.triton_truth import degrees_of
+
+        degrees, trust = degrees_of(self.gauge, sums, count, self.power, self.kb.families)
         return {family: row for family, row in zip("CDE", degrees, strict=True) if family in self.kb.families}, trust
 
     def diagnose(
@@ -62,16 +68,30 @@ class Fast:
         valid: Tensor | None,
         logits: bool = False,
         log: bool = False,
+        prob: bool = True,
+        conflict: bool = True,
     ) -> Found:
-        return self.reasoner.diagnose(
+        """One minimal diagnosis per pixel, drawn or the likeliest as the strategy says; a seed for each image."""
+        from ..kernels import triton_paths
+
+        return triton_paths.diagnose(
+            self.sweep,
             values,
             trust,
             seeds if self.draws else None,
             valid=valid,
             logits=logits,
             uniform=self.strategy == "uniform",
+            prob=prob,
             log=log,
+            conflict=conflict,
         )
+
+    def labels(self, values: Tensor, leaf: Tensor) -> tuple[Tensor, Tensor]:
+        """What was observed in probabilities, and the labels of the leaves taken, both (b, n, pixels)."""
+        from ..kernels import triton_paths
+
+        return triton_paths.labels(self.sweep, values, leaf)
 
     # ---- for `Diagnoser` -----------------------------------------------------------------------
 
@@ -102,10 +122,8 @@ class Fast:
         assert found.conflict is not None
         leaf = found.leaf.long()
         if pixels is not None:
-            leaf = torch.where(
-                pixels, leaf, self.reasoner.first_allowed
-            )  # what does not count satisfies the rules, too
-        observed, revised = self.reasoner.labels(values, leaf)
+            leaf = torch.where(pixels, leaf, self.first_allowed)  # what does not count satisfies the rules, too
+        observed, revised = self.labels(values, leaf)
         single = leaf < len(self.kb.hierarchy.leaves)
         if pixels is not None:
             single &= pixels

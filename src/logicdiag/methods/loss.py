@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..data.views import draws
 from ..errors import ConfigError, choose
-from ..kernels.fused import fuses
+from ..kernels.gpu import fuses
 from ..kernels.layout import ROOT
 from ..logic.hierarchy import Hierarchy
 from ..plan import Plan, Planned
