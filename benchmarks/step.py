@@ -2,6 +2,7 @@
 
     python benchmarks/step.py                        # on a GPU: both encoders; writes docs/performance/step.csv
     python benchmarks/step.py --encoders small:97    # one of them; on a CPU this is the default, and nothing is written
+    python benchmarks/step.py --encoders resnet101:513:captured+compiled
 
 JPEG photographs of 500 x 375 pixels are made, and training is run on them as `logicdiag train` does: workers decode,
 views are cut and changed, teacher, student, psi, loss, optimiser, averaged teacher. LogicDiag is psi = diagnosis; the
@@ -67,9 +68,12 @@ class Measured(NamedTuple):
 def main() -> None:
     on_gpu = torch.cuda.is_available()
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--encoders", default="resnet101:513,tf_efficientnet_lite2:256" if on_gpu else "small:97")
+    parser.add_argument(
+        "--encoders",
+        default="resnet101:513:captured,tf_efficientnet_lite2:256:captured+compiled" if on_gpu else "small:97:eager",
+        help=f"NAME:SIZE, or NAME:SIZE:MODES, joined by +, of {', '.join(MODES)}",
+    )
     parser.add_argument("--variants", default=",".join(VARIANTS))
-    parser.add_argument("--modes", default="captured,compiled" if on_gpu else "eager", help=f"of {', '.join(MODES)}")
     parser.add_argument("--steps", type=int, default=60 if on_gpu else 4)
     parser.add_argument("--batch", type=int, default=8 if on_gpu else 2, help="labelled, and as many unlabelled, views")
     parser.add_argument("--workers", type=int, default=6 if on_gpu else 0, help="for each of the two")
@@ -80,8 +84,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         photographs(Path(folder), 240 if on_gpu else 12)
         for text in args.encoders.split(","):
-            encoder, size = text.split(":")
-            for mode in args.modes.split(","):
+            encoder, size, *modes = text.split(":")
+            for mode in modes[0].split("+") if modes else ["captured" if on_gpu else "eager"]:
                 for variant in args.variants.split(","):
                     found.append(measure(Path(folder), encoder, int(size), variant, mode, args))
                     print("\n".join(table(found[-1:])[2:]), flush=True)

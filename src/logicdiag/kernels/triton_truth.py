@@ -19,7 +19,7 @@ from .triton_read import as_read, how_to_read, narrow, number, read
 
 BLOCK, WARPS = 128, 4
 """A pixel a thread. Neighbours share what they read at odd places, so blocks are wider than a warp."""
-PROGRAMS = 2048
+PROGRAMS = 1056
 """Of one launch: enough to fill a GPU, and few enough that adding up their sums takes no time."""
 COLUMNS = 4
 
