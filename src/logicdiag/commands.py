@@ -221,10 +221,10 @@ def experiment_accuracy(args: argparse.Namespace) -> int:
 
 def experiment_work(args: argparse.Namespace) -> int:
     from .engine.stop import Interrupted
-    from .experiment.worker import read_job, work
+    from .experiment.worker import Jobs, serve
 
     try:
-        work(read_job())
+        serve(Jobs())
     except Interrupted as stopped:
         sys.stderr.write(f"logicdiag: {stopped}\n")
         return 130

@@ -64,6 +64,15 @@ def test_all_pixels_are_in_one_matrix(head, budget, monkeypatch):
     assert (found.violations is None) == (head == "flat")
 
 
+def test_images_of_one_size_go_together():
+    """Of a window of 64; no batch is above its pixels."""
+    sizes = [(40, 40), (40, 30)] * 40
+    found = list(evaluate.together(enumerate(sizes), lambda one: one[1]))
+    assert sorted(number for batch in found for number, _ in batch) == list(range(80))
+    assert [len(batch) for batch in found] == [32, 32, 8, 8]
+    assert all(len({size for _, size in batch}) == 1 for batch in found)
+
+
 def test_violations_are_of_the_pixels_that_count():
     """A model that says animal only where it says bird: cats break C in half of the counted pixels."""
     truth = np.array([[0, 1], [255, 255]], np.uint8).repeat(20, 0).repeat(20, 1)

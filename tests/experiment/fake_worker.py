@@ -10,14 +10,17 @@ import time
 from pathlib import Path
 
 
-def main() -> None:
-    job = json.loads(sys.stdin.readline())
+def main(job) -> None:
+    with open(job["log"], "ab") as log:
+        os.dup2(log.fileno(), 2)
     run, what = Path(job["run"]), job["config"]["psi"]["q"]
     steps = job["config"]["train"]["steps"]
     run.mkdir(parents=True, exist_ok=True)
     (run / "config.yaml").touch()
     with open(run.parent.parent / "begun.txt", "a") as file:
         file.write(f"{run.name}\n")
+    with open(run.parent.parent / "processes.txt", "a") as file:
+        file.write(f"{os.getpid()}\n")
 
     def log(step):
         with open(run / "metrics.jsonl", "a") as file:
@@ -55,4 +58,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    for line in sys.stdin:
+        main(json.loads(line))
+        os.write(1, b"done\n")

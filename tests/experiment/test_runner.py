@@ -25,7 +25,7 @@ from logicdiag.experiment.grid import expand
 from logicdiag.experiment.runner import Runner, Running, located
 from logicdiag.experiment.show import Show, line
 from logicdiag.experiment.store import Store, last_step, last_words, read_result
-from logicdiag.experiment.worker import Job, read_job, snapshots, work
+from logicdiag.experiment.worker import DONE, Job, Jobs, serve, snapshots, work
 
 from ..engine.small import folder_dataset, on_disk, settings, started, stop_after
 from .files import experiment, experiment_file, finish
@@ -58,6 +58,15 @@ def test_everything_is_done_and_then_skipped(tmp_path):
     again = runner(e, cells).run()
     assert len(again.done) == 2
     assert len(begun(e)) == 2
+
+
+def test_a_process_does_one_cell_after_the_other_until_one_fails(tmp_path):
+    """The third fails, and the fourth gets a new process."""
+    e, cells = experiment(tmp_path, grid=[{"psi.q": [1]}, {"psi.q": [2]}, {"psi.q": [5]}], seeds=[0, 1], order="file")
+    outcome = runner(e, cells).run()
+    assert (len(outcome.done), len(outcome.failed)) == (4, 2)
+    first, second, third, fourth, fifth, sixth = (e.out_folder / "processes.txt").read_text().split()
+    assert first == second == third != fourth != fifth == sixth
 
 
 def test_jobs_run_side_by_side(tmp_path):
@@ -212,22 +221,25 @@ def test_damaged_results_are_named(tmp_path):
 
 
 def test_a_worker_stops_when_its_runner_is_gone():
+    """In the middle of a job; between two of them it just ends."""
     job = Job("r", {}, ".", "d", None, (1,), "all")
     read, write = os.pipe()
     with stop_signals() as asked:
-        os.write(write, job.line().encode())
-        assert read_job(read).run == "r"
+        jobs = iter(Jobs(read))
+        os.write(write, 2 * job.line().encode())
+        assert [next(jobs).run, next(jobs).run] == ["r", "r"]
         assert not asked()
         os.close(write)
         wait_for(asked)
+    assert list(jobs) == []
     os.close(read)
 
 
-def test_work_is_not_for_people(capsys, monkeypatch):
+def test_work_is_not_for_people():
     read, write = os.pipe()
     os.close(write)
     with pytest.raises(RunError, match="is for `logicdiag experiment`"):
-        read_job(read)
+        list(Jobs(read))
     os.close(read)
 
 
@@ -277,6 +289,38 @@ def test_train_interrupt_go_on(tmp_path, capsys):
     last, snapshot = (open_run(run).model(name).state_dict() for name in ("last", "snapshots/step-000020"))
     assert all(tensor.equal(snapshot[name]) for name, tensor in last.items())
     assert json.loads((run / "evaluation-val.json").read_text())["checkpoints"].keys() == {"last", "best"}
+
+
+def test_two_in_one_process_are_as_each_alone(tmp_path):
+    """Whatever ran before in a process, a run comes out the same."""
+    e, cells = experiment(tmp_path, base=settings(), grid=[{"psi.strategy": ["sampling", "greedy"]}])
+
+    def job(cell, folder):
+        log = tmp_path / f"{folder}-{cell.name}.log"
+        return Job(str(tmp_path / folder / cell.run_name), plain(cell.config), e.folder, "d", None, (), "all", str(log))
+
+    serve_here(job(cell, "both") for cell in cells)
+    serve_here([job(cells[1], "alone")])
+    runs = [Path(job(cells[1], folder).run) for folder in ("both", "alone")]
+    one, other = (open_run(run).model("last").state_dict() for run in runs)
+    assert all(tensor.equal(other[name]) for name, tensor in one.items())
+    assert (runs[0] / "metrics.jsonl").read_text() == (runs[1] / "metrics.jsonl").read_text()
+
+
+def serve_here(jobs):
+    """In this process, whose output is put back."""
+    read, write = os.pipe()
+    kept = [os.dup(1), os.dup(2)]
+    jobs = list(jobs)
+    try:
+        serve(jobs, write)
+    finally:
+        for number, old in enumerate(kept, 1):
+            os.dup2(old, number)
+            os.close(old)
+    os.close(write)
+    with open(read, "rb") as answers:
+        assert answers.read() == DONE * len(jobs)
 
 
 def test_a_half_done_run_goes_on_elsewhere(tmp_path, monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import filecmp
 import json
 import re
 from collections import deque
@@ -34,8 +35,10 @@ if TYPE_CHECKING:
 CHECKPOINTS = ("both", "last", "best")
 DEFAULT = "val"
 """What an evaluation on the run's own validation list is called."""
-BATCH_PIXELS = 1 << 19
-"""Images of one size that stand next to each other are predicted together, up to this many pixels."""
+BATCH_PIXELS = 1 << 20
+"""Images of one size are predicted together, up to this many pixels."""
+WINDOW = 64
+"""Images among which those of one size are sought."""
 
 Observe = Callable[[Sequence[str], Tensor, Tensor], None]
 """Called with the names of images that were predicted together, their masks (b, h, w) and their logits."""
@@ -68,7 +71,7 @@ def evaluate_model(
     training, error, done = model.training, None, 0
     model.eval()
     try:
-        for batch in _batches(mine, workers):
+        for batch in together(read_ahead(_load, mine, workers), lambda loaded: loaded[2].shape):
             _count(model, batch, confusion, violations, inference, precision, observe)
             done += len(batch)
             if progress:
@@ -136,9 +139,12 @@ def evaluate_run(
             if checkpoint == "both" and results and not (Path(run_path) / f"{which}.safetensors").exists():
                 continue
             raise
-        found = evaluate_model(
-            model, held_out.items, run.hierarchy, run.knowledge, inference, device, precision, progress=progress
-        )
+        if which == "best" and "last" in results and _is_last(Path(run_path)):
+            found = results["last"]
+        else:
+            found = evaluate_model(
+                model, held_out.items, run.hierarchy, run.knowledge, inference, device, precision, progress=progress
+            )
         results[which] = replace(
             found,
             checkpoint=which,
@@ -148,6 +154,12 @@ def evaluate_run(
         )
     write_evaluations(Path(run_path) / evaluation_name(split, run.config.data.val), results, inference, precision)
     return results
+
+
+def _is_last(run: Path) -> bool:
+    """Whether the best network is the last one."""
+    best, last = run / "best.safetensors", run / "last.safetensors"
+    return best.is_file() and last.is_file() and filecmp.cmp(best, last, shallow=False)
 
 
 def evaluation_name(split: str | None, val: str | None = DEFAULT) -> str:
@@ -191,17 +203,17 @@ def _load(item: Masked) -> Loaded:
     return item, image, mask
 
 
-def _batches(items: Sequence[Masked], workers: int) -> Iterator[list[Loaded]]:
-    """Items in order, together while they are of one size."""
-    batch: list[Loaded] = []
-    for loaded in read_ahead(_load, items, workers):
-        mask = loaded[2]
-        if batch and (batch[0][2].shape != mask.shape or (len(batch) + 1) * mask.size > BATCH_PIXELS):
-            yield batch
-            batch = []
-        batch.append(loaded)
-    if batch:
-        yield batch
+def together(loaded: Iterable[Read], size: Callable[[Read], tuple[int, ...]]) -> Iterator[list[Read]]:
+    """Images of one size (height, width) in batches, among those that stand near each other."""
+    waiting = iter(loaded)
+    while window := list(islice(waiting, WINDOW)):
+        sizes: dict[tuple[int, ...], list[Read]] = {}
+        for one in window:
+            sizes.setdefault(size(one), []).append(one)
+        for (height, width), same in sizes.items():
+            most = max(1, BATCH_PIXELS // (height * width))
+            for start in range(0, len(same), most):
+                yield same[start : start + most]
 
 
 def read_ahead(load: Callable[[Item], Read], items: Iterable[Item], workers: int) -> Iterator[Read]:

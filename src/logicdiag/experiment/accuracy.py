@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from torch import Tensor
 
 from ..data.dataset import IGNORE, Masked
 from ..data.open import open_hidden
-from ..engine.evaluate import BATCH_PIXELS, read_ahead
+from ..engine.evaluate import read_ahead, together
 from ..engine.inference import predict_logits, where_to_run
 from ..engine.run import Run, open_run
 from ..errors import ConfigError, DataError, RunError
@@ -38,8 +37,6 @@ from .tally import NONE, Tally
 from .worker import SNAPSHOTS, snapshots
 
 PSEUDO = "pseudo.json"
-WINDOW = 64
-"""Images among which those of one size are predicted together."""
 
 Loaded = tuple[int, NDArray[np.uint8], NDArray[np.uint8]]
 
@@ -77,7 +74,8 @@ def measure_run(
         raise DataError(f"{path}: no unlabelled image (data.unlabeled) has a mask, so nothing can be measured")
     items = _evenly(hidden.items, images)
     done = 0
-    for batch in _batches(items, run.config.data.workers):
+    loaded = read_ahead(_load, enumerate(items), max(2, run.config.data.workers))
+    for batch in together(loaded, lambda one: one[2].shape):
         numbers = tuple(number for number, _, _ in batch)
         shown = torch.from_numpy(np.stack([image for _, image, _ in batch])).to(device)
         truth = torch.from_numpy(np.stack([mask for _, _, mask in batch])).to(device).long()
@@ -191,22 +189,9 @@ def _evenly(items: Sequence[Masked], count: int | None) -> Sequence[Masked]:
     return [items[i * len(items) // count] for i in range(count)]
 
 
-def _batches(items: Sequence[Masked], workers: int) -> Iterator[list[Loaded]]:
-    """Images of one size together, among those that stand near each other."""
-
-    def load(numbered: tuple[int, Masked]) -> Loaded:
-        number, item = numbered
-        return number, item.image(), item.mask()
-
-    loaded = read_ahead(load, enumerate(items), max(2, workers))
-    while window := list(islice(loaded, WINDOW)):
-        sizes: dict[tuple[int, ...], list[Loaded]] = {}
-        for one in window:
-            sizes.setdefault(one[2].shape, []).append(one)
-        for (height, width), same in sizes.items():
-            together = max(1, BATCH_PIXELS // (height * width))
-            for start in range(0, len(same), together):
-                yield same[start : start + together]
+def _load(numbered: tuple[int, Masked]) -> Loaded:
+    number, item = numbered
+    return number, item.image(), item.mask()
 
 
 # ---- in words --------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Runs the cells of an experiment, several side by side, each in a process of its own.
+"""Runs the cells of an experiment, several side by side. Each process does one after the other, until one fails in it.
 
 What is done is skipped and what was begun goes on. A cell that fails is named at the end and does not stop the others.
 """
@@ -11,8 +11,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from select import select
 
 from ..data.open import open_dataset
 from ..engine.config import Config
@@ -24,7 +26,7 @@ from .expect import Expectation
 from .grid import Cell, unique
 from .show import Show
 from .store import Store, last_step, last_words, read_result
-from .worker import Job
+from .worker import DONE, Job
 
 COMMAND = (sys.executable, "-m", "logicdiag", "experiment", "work")
 LOOK = 0.2
@@ -59,15 +61,12 @@ class Running:
             return None
         return (self.last[1] - self.first[1]) / (self.last[0] - self.first[0])
 
-    def end(self, seconds: float = 0.0) -> None:
-        """Wait so long for the process to end, and end it if it does not."""
-        try:
-            self.process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-        if self.process.stdin is not None:
-            self.process.stdin.close()
+    def has_ended(self) -> bool:
+        """Whether the process says so, or is no more."""
+        if self.process.poll() is not None:
+            return True
+        assert self.process.stdout is not None
+        return bool(select([self.process.stdout], [], [], 0)[0]) and self.process.stdout.read(len(DONE)) == DONE
 
 
 @dataclass
@@ -97,6 +96,8 @@ class Runner:
         self.cells = unique(cells)
         self.minutes = minutes
         self.running: list[Running] = []
+        self.idle: dict[int, subprocess.Popen[bytes]] = {}
+        """By slot: processes that wait for their next cell."""
         self.expect = Expectation(self.store, experiment)
         self.outcome = Outcome()
 
@@ -110,7 +111,8 @@ class Runner:
                     self._loop(waiting, deadline, asked)
             finally:
                 for one in self.running:  # a second Ctrl-C, or an error: nothing may stay behind
-                    one.end()
+                    end(one.process)
+                self._dismiss()
         return self.outcome
 
     def _waiting(self) -> list[Cell]:
@@ -145,8 +147,10 @@ class Runner:
             if deadline is not None and now >= deadline:
                 self._stop("time")
                 break
-            for one in [one for one in self.running if one.process.poll() is not None]:
+            for one in [one for one in self.running if one.has_ended()]:
                 self._ended(one)
+            if not waiting:
+                self._dismiss()
             if not self._start_some(waiting, now, deadline) and not self.running:
                 self.outcome.stopped = "time"
                 break
@@ -181,6 +185,7 @@ class Runner:
         slot = next(i for i in range(self.e.jobs) if i not in slots)
         run = self.store.run(cell)
         config = self._here(cell.config, slot)
+        log = self.store.log(cell)
         job = Job(
             run=str(run),
             config=plain(config),
@@ -189,27 +194,27 @@ class Runner:
             split=self.e.evaluate,
             moments=self.e.moments(config.train.steps),
             keep=self.e.keep,
+            log=str(log),
         )
-        log = self.store.log(cell)
         log.parent.mkdir(parents=True, exist_ok=True)
         self.store.fail(cell, None)
         with open(log, "ab") as file:
             file.write(f"---- {time.strftime('%Y-%m-%d %H:%M:%S')} {cell.name}: {run}\n".encode())
             file.flush()
-            process = subprocess.Popen(
-                self.command,
-                stdin=subprocess.PIPE,
-                stdout=file,
-                stderr=file,
-                env=self._environment(),
-                start_new_session=True,  # Ctrl-C reaches the runner alone, which then asks each of them once
-            )
+            process = self.idle.pop(slot, None)
+            if process is None or process.poll() is not None:
+                process = subprocess.Popen(
+                    self.command,
+                    bufsize=0,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=file,  # until it has its job
+                    env=self._environment(),
+                    start_new_session=True,  # Ctrl-C reaches the runner alone, which then asks each of them once
+                )
         assert process.stdin is not None
-        try:
-            process.stdin.write(job.line().encode())
-            process.stdin.flush()  # and stays open: when it ends, the process knows that the runner is gone
-        except BrokenPipeError:  # it ended at once; its log says why
-            pass
+        with suppress(BrokenPipeError):  # it ended at once; its log says why
+            process.stdin.write(job.line().encode())  # and stays open: when it ends, so has the runner
         start = last_step(run)
         self.running.append(Running(cell, process, slot, time.monotonic(), start, log, start))
         self.show.say(f"{cell.name}: {f'goes on from step {start}' if start else 'begins'}")
@@ -229,17 +234,20 @@ class Runner:
 
     def _ended(self, one: Running) -> None:
         self.running.remove(one)
-        one.end()
         cell = one.cell
-        if one.process.returncode == 0 and self.store.state(cell, self.e.evaluate) == "done":
+        if (code := one.process.poll()) is None:
+            self.idle[one.slot] = one.process
+        else:
+            end(one.process)
+        if not code and self.store.state(cell, self.e.evaluate) == "done":
             self.outcome.done.append(cell)
             self.expect.learn(one, time.monotonic())
             last = read_result(self.store.run(cell)).miou(self.e.evaluate, "last")
             self.show.say(f"{cell.name}: done{'' if last is None else f', mIoU {last:.2f}'}")
             return
         why = last_words(one.log)
-        if one.process.returncode < 0:
-            why = f"killed by {signal.Signals(-one.process.returncode).name} (its last words: {why})"
+        if code is not None and code < 0:
+            why = f"killed by {signal.Signals(-code).name} (its last words: {why})"
         self.store.fail(cell, why)
         self.outcome.failed[cell.name] = why
         self.show.say(f"{cell.name}: failed: {why}")
@@ -253,10 +261,31 @@ class Runner:
             one.process.send_signal(signal.SIGINT)
         until = time.monotonic() + PATIENCE
         for one in list(self.running):
-            one.end(max(0.1, until - time.monotonic()))
+            end(one.process, max(0.1, until - time.monotonic()))
             self.running.remove(one)
             done = self.store.state(one.cell, self.e.evaluate) == "done"
             (self.outcome.done if done else self.outcome.left).append(one.cell)
+
+    def _dismiss(self) -> None:
+        """There is no more to do for those who wait."""
+        for process in self.idle.values():
+            assert process.stdin is not None
+            process.stdin.close()
+        for process in self.idle.values():
+            end(process, PATIENCE)
+        self.idle.clear()
+
+
+def end(process: subprocess.Popen[bytes], seconds: float = 0.0) -> None:
+    """Wait so long for a process to end, and end it if it does not."""
+    try:
+        process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    for stream in (process.stdin, process.stdout):
+        if stream is not None:
+            stream.close()
 
 
 def located(e: Experiment, config: Config) -> Config:

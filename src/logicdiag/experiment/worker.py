@@ -1,17 +1,20 @@
-"""One cell, in a process of its own: train or go on, keep snapshots, evaluate, and write down the result."""
+"""Cells, one after the other: train or go on, keep snapshots, evaluate, and write down the result."""
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
+import torch
 from safetensors.torch import save_file
 
 from ..engine.config import Config
@@ -26,6 +29,8 @@ from .grid import ELSEWHERE
 from .store import read_result, split_name, write_result
 
 SNAPSHOTS = "snapshots"
+DONE = b"done\n"
+"""The answer to a job."""
 FORGOTTEN: dict[str, tuple[str, ...]] = {
     "all": (),
     "networks": ("checkpoint.pt",),
@@ -45,26 +50,58 @@ class Job:
     split: str | None
     moments: tuple[int, ...]
     keep: str
+    log: str = os.devnull
 
     def line(self) -> str:
         return json.dumps(asdict(self)) + "\n"
 
 
-def read_job(stream: int = 0) -> Job:
-    """The job, from a file descriptor. When that ends, so has the runner, and this process saves and stops."""
-    text = b""
-    while not text.endswith(b"\n"):
-        text += (more := os.read(stream, 1 << 16))
-        if not more:
+class Jobs:
+    """Jobs from a file descriptor, one after the other, until it ends. When that happens in the middle of one, the
+    runner is gone, and this process saves and stops.
+    """
+
+    def __init__(self, stream: int = 0) -> None:
+        self.stream, self.busy = stream, False
+        self.lines: SimpleQueue[bytes | None] = SimpleQueue()
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        text = b""
+        while more := os.read(self.stream, 1 << 16):  # not sys.stdin, which Python closes last
+            *lines, text = (text + more).split(b"\n")
+            for line in lines:
+                self.lines.put(line)
+        self.lines.put(None)
+        if self.busy:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    def __iter__(self) -> Iterator[Job]:
+        line = self.lines.get()
+        if line is None:
             raise RunError("`logicdiag experiment work` is for `logicdiag experiment`, which tells it what to do")
+        while line is not None:
+            self.busy = True
+            yield Job(**json.loads(line))
+            self.busy = False
+            line = self.lines.get()
 
-    def watch() -> None:
-        while os.read(stream, 1):  # not sys.stdin: a thread that waits in there is in the way when Python ends
-            pass
-        os.kill(os.getpid(), signal.SIGINT)
 
-    threading.Thread(target=watch, daemon=True).start()
-    return Job(**json.loads(text))
+def serve(jobs: Iterable[Job], answers: int = 1) -> None:
+    """Do jobs, each with its own log, and answer a line after each. One process does many, because imports, a GPU's
+    context and its kernels take longer to load than a short run takes; a job that fails ends the process.
+    """
+    with open(os.dup(answers), "wb", buffering=0) as runner:
+        for job in jobs:
+            with open(job.log, "ab") as log:
+                os.dup2(log.fileno(), 1)
+                os.dup2(log.fileno(), 2)
+            work(job)
+            gc.collect()
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()
+            torch.compiler.reset()
+            runner.write(DONE)
 
 
 def work(job: Job) -> None:
