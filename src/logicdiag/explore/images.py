@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,25 +53,28 @@ class Within:
 
 
 def given_images(run: Run, given: Sequence[str]) -> list[Photo]:
-    """Of files, names in the run's data, and folders with all below them; without any, what the run is validated on."""
+    """Of files, names in the run's data, and folders with all below them, each once, without their masks.
+
+    Where none are given, those that the run is validated on.
+    """
     if not given:
         photos = [item.bare() for item in validation(run)]
         if not photos:
             raise DataError(f"{run.path}: the run has no validation images (data.val); name images or a folder of them")
         return photos
-    found: list[Photo] = []
+    found: dict[str, Photo] = {}
     for name in given:
-        folder = Path(name)
-        if not folder.is_dir():
-            photo = find_image(run, name)
-            found.append(Photo(photo.name, photo.source))
-            continue
-        below = [Within(path, folder) for path in walk(folder)]
-        inside = [Photo(one.path.relative_to(folder).as_posix(), one) for one in below if one.lies_there()]
-        if not inside:
-            raise DataError(f"{name}: there is no image in the folder")
-        found += inside
-    return found
+        for photo in _below(Path(name)) if Path(name).is_dir() else [find_image(run, name)]:
+            found.setdefault(os.path.realpath(photo.where), Photo(photo.name, photo.source))
+    return list(found.values())
+
+
+def _below(folder: Path) -> list[Photo]:
+    files = [Within(path, folder) for path in walk(folder)]
+    inside = [Photo(one.path.relative_to(folder).as_posix(), one) for one in files if one.lies_there()]
+    if not inside:
+        raise DataError(f"{folder}: there is no image in the folder")
+    return inside
 
 
 class Shelf:

@@ -33,7 +33,12 @@ def serve(explorer: Explorer, host: str, port: int | None, browser: bool, say: C
     say(f"{address}\nCtrl-C ends it.\n")
     if browser:
         webbrowser.open(address)
-    server = uvicorn.Server(
+    with listening, suppress(KeyboardInterrupt):
+        server(explorer, token, host).run(sockets=[listening])
+
+
+def server(explorer: Explorer, token: str, host: str = LOOPBACK) -> uvicorn.Server:
+    return uvicorn.Server(
         uvicorn.Config(
             application(explorer, token, host),
             log_level="critical",  # addresses hold the token
@@ -44,8 +49,6 @@ def serve(explorer: Explorer, host: str, port: int | None, browser: bool, say: C
             timeout_graceful_shutdown=WAIT,
         )
     )
-    with listening, suppress(KeyboardInterrupt):
-        server.run(sockets=[listening])
 
 
 def listen(host: str, port: int | None) -> socket.socket:

@@ -16,6 +16,7 @@ from ..engine.run import RULES, Run
 from ..errors import OptionError, TangledRulesWarning
 from ..kernels.layout import ROOT
 from ..logic.diagnosis import STRATEGIES, Diagnoser
+from ..logic.formula import written
 from ..logic.knowledge import FAMILIES, KnowledgeBase
 from ..palette import leaf_colours
 from ..report.look import Look, Viewer
@@ -91,6 +92,7 @@ class Explorer:
             "strategies": STRATEGIES,
             "threshold": run.config.psi.threshold,
             "setting": vars(self.own),
+            "example": f"forall x: ~{written(h.leaves[-1])}(x)",
         }
 
     def see(self, image: str, setting: Setting) -> Seen:

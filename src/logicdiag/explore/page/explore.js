@@ -1,7 +1,7 @@
 // Asks the server and shows what it says. What depends on rules is asked with the rules, so pages do not disturb each other.
 
 import { ask, newestOnly, Refused } from "./ask.js";
-import { draw, make, percent, spoken, swatch } from "./pixel.js";
+import { draw, make, spoken, swatch } from "./pixel.js";
 
 const TYPING = 350; // milliseconds without a key until rules are applied
 const MAPS = {
@@ -150,7 +150,7 @@ function tell(found) {
   const facts_ = [["in conflict", found.conflict], ["unlike the prediction", found.unlike_prediction],
                   ["unlike the run's repair", found.unlike_run], ["without a single leaf", found.without_leaf]];
   const list = make("dl", {}, ...facts_.flatMap(([name, count]) => [make("dt", {}, name), make("dd", {}, share(count))]));
-  if (found.certainty !== null) list.append(make("dt", {}, "mean probability of the diagnosis"), make("dd", {}, percent(found.certainty)));
+  if (found.certainty !== null) list.append(make("dt", {}, "mean probability of the diagnosis"), make("dd", {}, `${(100 * found.certainty).toFixed(1)} %`));
   const rows = found.broken.map(({ rule, pixels: count }) => {
     const button = make("button", { type: "button", class: "link" }, rule);
     button.addEventListener("click", () => { chosen.conflict = rule; select("conflict"); showMap("conflict"); });
@@ -158,7 +158,8 @@ function tell(found) {
   });
   const table = rows.length ? make("table", {}, make("caption", {}, "Rules broken most"), make("tbody", {}, ...rows)) : null;
   get("repair").replaceChildren(list, ...found.notes.map((text) => make("p", { class: "note" }, text)), ...(table ? [table] : []));
-  get("strategy-help").textContent = facts.strategies[applied.setting.strategy];
+  const { strategy } = applied.setting;
+  get("strategy-help").textContent = `${strategy}: ${facts.strategies[strategy]}`;
 }
 
 // ---- the pixel ----------------------------------------------------------------------------------------------------
@@ -292,7 +293,9 @@ async function start() {
     const radio = make("input", { type: "radio", name: "map", value: what, class: "hidden" });
     get("maps").append(make("label", { class: "small", title }, radio, make("img", { id: `small-${what}`, alt: "" }), name));
   }
-  get("colours").append(...facts.nodes.filter((node) => node.colour).map((node) => make("li", {}, swatch(node.colour), node.name)));
+  const leaves = facts.nodes.filter((node) => node.colour);
+  get("colours").append(...leaves.map((node) => make("li", {}, swatch(node.colour), node.name)));
+  get("example").textContent = facts.example;
   chosen.probability = facts.nodes[0].name;
   fill(facts.setting);
   listen();

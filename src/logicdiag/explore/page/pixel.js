@@ -13,7 +13,7 @@ export function make(tag, attributes = {}, ...content) {
   return element;
 }
 
-export const percent = (share) => `${(100 * share).toFixed(1)}%`;
+const percent = (share) => `${(100 * share).toFixed(1)}%`;
 
 export function swatch(rgb) {
   const mark = make("span", { class: "swatch", "aria-hidden": "true" });
@@ -39,7 +39,9 @@ export function spoken(pixel) {
 
 export function draw(pixel, nodes, whole) {
   const counts = pixel.threshold.counts ? `takes ${pixel.chosen.leaf}, too` : "leaves the pixel out";
-  const parts = [tree(pixel, nodes, whole)];
+  const parts = [tree(pixel, nodes, whole), make("p", { class: "note key" },
+    "The bar is the probability, the tick 0.5. ",
+    Object.keys(pixel.conflict_degrees).length ? "c: how far the rules about the class fail over the image." : "")];
   if (!pixel.broken.length) {
     parts.push(make("p", { class: "verdict" }, "No rule is broken; the observation is its own diagnosis."));
   } else {
