@@ -6,7 +6,8 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+
+from playwright.sync_api import Browser, sync_playwright
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 QUIET = (
@@ -25,9 +26,7 @@ def find() -> str | None:
 
 
 @contextmanager
-def started() -> Iterator[Any]:
-    from playwright.sync_api import sync_playwright
-
+def started() -> Iterator[Browser]:
     as_root = ["--no-sandbox"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=find(), args=[*QUIET, *as_root])

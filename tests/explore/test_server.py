@@ -59,6 +59,17 @@ def test_a_pixel_is_what_explain_pixel_gives(run, explored, changes):
         assert answer.json == json.loads(json.dumps(explain_pixel(viewer, look, (x, y), name).as_dict()))
 
 
+def test_fewer_diagnoses_are_the_likeliest_of_all(explored):
+    y, x = explored.explorer.see("g1", explored.explorer.own).look.conflict.nonzero()[7].tolist()
+    whole = {**asked(explored), "x": x, "y": y}
+    every, few = (explored.ask("/api/pixel", {**whole, **most}).json for most in ({}, {"most": 2}))
+    assert len(every["diagnoses"]) > 2
+    assert few["diagnoses"] == every["diagnoses"][:2]
+    assert (few["exhaustive"], every["exhaustive"]) == (False, True)
+    assert few["taken"] == every["taken"]
+    assert explored.ask("/api/pixel", {**whole, "most": 0}).error.startswith("most is 0, expected a whole number")
+
+
 @pytest.mark.parametrize("changes", SETTINGS)
 def test_the_numbers_of_a_repair(run, explored, changes):
     viewer, look, _ = by_hand(run, 1, **changes)

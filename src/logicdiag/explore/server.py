@@ -14,6 +14,7 @@ from fastapi.responses import JSONResponse, Response
 from starlette.concurrency import run_in_threadpool
 
 from ..errors import DataError, LogicDiagError
+from ..report.pixel import MOST
 from .guard import App, Guard
 from .images import MOST_BYTES, UnknownImage
 from .maps import draw, photo, summary
@@ -53,6 +54,8 @@ class AskPixel:
     setting: Setting
     x: int
     y: int
+    most: int = MOST
+    """Diagnoses."""
 
 
 def application(explorer: Explorer, token: str, host: str = "127.0.0.1") -> App:
@@ -77,7 +80,7 @@ def application(explorer: Explorer, token: str, host: str = "127.0.0.1") -> App:
         return _png(draw(explorer.see(ask.image, ask.setting), ask.what, ask.of))
 
     def pixel(ask: AskPixel) -> Response:
-        return JSONResponse(explorer.pixel(ask.image, ask.setting, (ask.x, ask.y)).as_dict())
+        return JSONResponse(explorer.pixel(ask.image, ask.setting, (ask.x, ask.y), ask.most).as_dict())
 
     async def drop(request: Request) -> Response:
         data = bytearray()

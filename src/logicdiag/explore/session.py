@@ -20,7 +20,7 @@ from ..logic.formula import written
 from ..logic.knowledge import FAMILIES, KnowledgeBase
 from ..palette import leaf_colours
 from ..report.look import Look, Viewer
-from ..report.pixel import Pixel, explain_pixel, flat
+from ..report.pixel import MOST, Pixel, explain_pixel, flat
 from .images import Shelf
 from .kept import Kept
 
@@ -110,9 +110,12 @@ class Explorer:
             self._seen.put((image, setting), seen, _bytes(look))
             return seen
 
-    def pixel(self, image: str, setting: Setting, at: tuple[int, int]) -> Pixel:
+    def pixel(self, image: str, setting: Setting, at: tuple[int, int], most: int = MOST) -> Pixel:
+        """With at most so many diagnoses: a thousand take longer than a frame."""
+        if not 1 <= most <= MOST:
+            raise OptionError(f"most is {most}, expected a whole number from 1 to {MOST}")
         seen = self.see(image, setting)
-        return explain_pixel(seen.viewer, seen.look, at, seen.name)
+        return explain_pixel(seen.viewer, seen.look, at, seen.name, most)
 
     def _look(self, image: str, photo: Photo) -> Look:
         found = self._looks.get(image)

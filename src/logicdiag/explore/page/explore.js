@@ -4,6 +4,7 @@ import { ask, newestOnly, Refused } from "./ask.js";
 import { draw, make, spoken, swatch } from "./pixel.js";
 
 const TYPING = 350; // milliseconds without a key until rules are applied
+const PASSING = 100; // diagnoses asked of a pixel that is passed; all of one that is pinned
 const MAPS = {
   photo: ["image", "The image itself"],
   prediction: ["prediction", "The likeliest leaf, as inference takes it"],
@@ -167,7 +168,7 @@ function tell(found) {
 const explain = newestOnly(async (outdated, x, y) => {
   const under = applied;
   try {
-    const pixel = await ask("api/pixel", { ...under, x, y });
+    const pixel = await ask("api/pixel", { ...under, x, y, ...(pinned ? {} : { most: PASSING }) });
     if (under === applied && !outdated()) show(pixel);
   } catch (error) {
     if (!(error instanceof Refused)) throw error;
