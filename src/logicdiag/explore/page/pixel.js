@@ -76,7 +76,7 @@ function diagnoses(pixel) {
   const rest = rows.slice(LISTED);
   if (rest.length) {
     const late = rest.some((row) => row.className === "taken");
-    parts.push(make("details", { open: late }, make("summary", {}, `and ${rest.length} less likely ones`),
+    parts.push(make("details", { open: late }, make("summary", {}, `and ${rest.length} less likely`),
       make("table", {}, make("tbody", {}, ...rest))));
   }
   return parts;
