@@ -1,6 +1,6 @@
 """The pictures of the report and of the explorer that the documentation shows.
 
-    python docs/screenshots.py                   # trains on generated scenes first: two minutes on two cores
+    python docs/screenshots.py                   # trains on generated scenes first: two minutes (make screenshots)
     python docs/screenshots.py --run runs/mine   # of a run that is there
 
 Needs Chromium and the packages of `pip install -e ".[dev]"`. Run it from the repository's folder.
@@ -60,7 +60,7 @@ def shoot_report(browser: Browser, run: Run, page_file: Path, out: Path) -> None
     page = browser.new_page(viewport={"width": 1240, "height": 900})
     page.goto(page_file.as_uri())
     parts = []
-    for title, below in (("Curves", 420), ("Pseudo labels", 810)):
+    for title, below in (("Curves", 335), ("Pseudo labels", 915)):
         section = page.locator("section", has=page.locator(f"h2:text-is('{title}')"))
         box = section.bounding_box()
         assert box is not None
@@ -87,7 +87,7 @@ def shoot_explorer(browser: Browser, run: Run, out: Path) -> None:
     thread = threading.Thread(target=answering.run, args=([socket],))
     thread.start()
     try:
-        page = browser.new_page(viewport={"width": 1440, "height": 900})
+        page = browser.new_page(viewport={"width": 1440, "height": 980})
         page.goto(f"http://{LOOPBACK}:{socket.getsockname()[1]}/?token={TOKEN}")
         ready(page)
         page.locator("#image").select_option(index=IMAGE)

@@ -166,8 +166,8 @@ class _Meter:
             found = evaluate_model(
                 v.model, items, self.h, self.kb, v.inference, v.device, v.precision, progress, observe=observe
             )
-            for rest in waiting:
-                rest.result()
+            for late in waiting:
+                late.result()
         pixels, *rest = self.counts
         shares = {
             part: {leaf: _share(k, n) for leaf, k, n in zip(self.h.leaves, row.tolist(), pixels.tolist(), strict=True)}
