@@ -152,7 +152,7 @@ def test_bad_rule_text_shows_the_caret(explored, opened):
     expect(problem).to_be_visible()
     assert problem.inner_text() == ("rules:2:6: unknown class 'tigr' (did you mean 'tiger'?)\n    -> tigr(x)\n       ^")
     assert problem.evaluate("(pre) => getComputedStyle(pre).whiteSpaceCollapse") == "preserve"
-    expect(page.locator("#rules")).to_have_attribute("aria-invalid", "")
+    expect(page.locator("#rules")).to_have_attribute("aria-invalid", "true")
     assert page.locator("#repair").inner_text() == numbers  # what is shown stays
     page.locator("#rules").fill("a: forall x: cat(x)\nb: forall x: ~cat(x)")
     expect(problem).to_contain_text("no label can satisfy the rules; these contradict each other: a; b")
@@ -194,6 +194,33 @@ def test_an_image_of_one_s_own(explored, opened, tmp_path):
     expect(page.locator("#pixel-title")).to_have_text("Pixel 59, 29")
     page.locator("#file").set_input_files(tmp_path / "notes.png")
     expect(page.locator("#notice")).to_contain_text("notes.png: is not an image")
+    expect(page.locator("#pixel-title")).to_have_text("Pixel 59, 29")
+
+
+DROP = """async () => {
+    const canvas = Object.assign(document.createElement("canvas"), { width: 44, height: 36 });
+    canvas.getContext("2d").fillRect(5, 5, 20, 20);
+    const blob = await new Promise((done) => canvas.toBlob(done));
+    const dataTransfer = new DataTransfer();
+    dataTransfer.items.add(new File([blob], "<b>drawn & dropped.png"));
+    for (const kind of ["dragover", "drop"]) document.body.dispatchEvent(
+        new DragEvent(kind, { dataTransfer, bubbles: true, cancelable: true }));
+}"""
+
+
+def test_an_image_is_dropped(page):
+    page.evaluate(DROP)
+    expect(page.locator("#image option:checked")).to_have_text("<b>drawn & dropped.png (dropped in)")
+    expect(page.locator("#stage")).to_have_attribute("aria-label", "The image, 44 by 36 pixels")
+
+
+def test_an_image_that_is_gone_leaves_the_one_before(explored, opened):
+    page = opened(explored.address, errors=False)
+    ready(page)
+    page.evaluate("document.getElementById('image').append(new Option('gone', 'd999'))")
+    page.locator("#image").select_option("gone")
+    expect(page.locator("#notice")).to_have_text("there is no image 'd999' here")
+    expect(page.locator("#image")).to_have_value("g0")
 
 
 def test_two_pages_do_not_disturb_each_other(page, explored, opened):

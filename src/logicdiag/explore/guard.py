@@ -17,6 +17,8 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 TOKEN_HEADER = b"x-token"
+START = "/"
+"""What a person opens, with the token in the address; the page sends it as a header from then on."""
 OPEN = "/page/"
 """The page's own script and colours, which hold nothing of the user's: the only paths that ask for no token."""
 HEADERS = (
@@ -46,7 +48,7 @@ class Guard:
             return
         problem = self._problem(scope)
         if problem is not None:
-            await _refuse(problem, send)
+            await _refuse(problem, scope["path"] == START, send)
             return
 
         async def sent(message: Message) -> None:
@@ -63,7 +65,7 @@ class Guard:
         if scope["path"].startswith(OPEN):
             return None
         given = headers.get(TOKEN_HEADER, b"")
-        if scope["path"] == "/":
+        if scope["path"] == START:
             given = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0].encode()
         if not secrets.compare_digest(given, self.token):
             return "the token is missing or wrong; open the address that logicdiag explore printed, with its token"
@@ -84,8 +86,9 @@ class Guard:
         return True
 
 
-async def _refuse(problem: str, send: Send) -> None:
-    body = json.dumps({"error": problem}).encode()
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode()), *HEADERS]
+async def _refuse(problem: str, to_a_person: bool, send: Send) -> None:
+    body = f"{problem}\n".encode() if to_a_person else json.dumps({"error": problem}).encode()
+    kind = b"text/plain; charset=utf-8" if to_a_person else b"application/json"
+    headers = [(b"content-type", kind), (b"content-length", str(len(body)).encode()), *HEADERS]
     await send({"type": "http.response.start", "status": 403, "headers": headers})
     await send({"type": "http.response.body", "body": body})

@@ -20,14 +20,18 @@ from .images import MOST_BYTES, UnknownImage
 from .maps import draw, photo, summary
 from .session import Explorer, Setting
 
+KINDS = {"html": "text/html", "js": "text/javascript", "css": "text/css"}
 PAGE = {
-    "index.html": ("logicdiag.explore", "page/index.html", "text/html; charset=utf-8"),
-    "explore.js": ("logicdiag.explore", "page/explore.js", "text/javascript; charset=utf-8"),
-    "ask.js": ("logicdiag.explore", "page/ask.js", "text/javascript; charset=utf-8"),
-    "pixel.js": ("logicdiag.explore", "page/pixel.js", "text/javascript; charset=utf-8"),
-    "explore.css": ("logicdiag.explore", "page/explore.css", "text/css; charset=utf-8"),
-    "report.css": ("logicdiag.report", "page.css", "text/css; charset=utf-8"),
+    "index.html": "explore/page",
+    "explore.css": "explore/page",
+    "explore.js": "explore/page",
+    "ask.js": "explore/page",
+    "dom.js": "explore/page",
+    "form.js": "explore/page",
+    "pixel.js": "explore/page",
+    "page.css": "report",
 }
+"""The parts of the page, and where they are in the package; nothing else is ever read."""
 QUIET: dict[str, Any] = {"tracing": False, "metrics": False, "logs": False, "auto_configure": False}
 """Nothing about what is asked goes anywhere, whatever the environment says of telemetry."""
 
@@ -129,8 +133,8 @@ def _problem(sentence: str, status: int) -> Response:
 
 
 def _file(name: str) -> Response:
-    package, path, kind = PAGE[name]
-    return Response((resources.files(package) / path).read_bytes(), media_type=kind)
+    text = resources.files("logicdiag") / PAGE[name] / name
+    return Response(text.read_bytes(), media_type=f"{KINDS[name.rpartition('.')[2]]}; charset=utf-8")
 
 
 def _png(data: bytes) -> Response:

@@ -1,7 +1,9 @@
 // Asks the server and shows what it says. What depends on rules is asked with the rules, so pages do not disturb each other.
 
 import { ask, newestOnly, Refused } from "./ask.js";
-import { draw, make, spoken, swatch } from "./pixel.js";
+import { get, make, swatch } from "./dom.js";
+import { complain, fill, setting } from "./form.js";
+import { draw, spoken } from "./pixel.js";
 
 const TYPING = 350; // milliseconds without a key until rules are applied
 const PASSING = 100; // diagnoses asked of a pixel that is passed; all of one that is pinned
@@ -15,7 +17,6 @@ const MAPS = {
   threshold: ["threshold", "The likeliest leaf where it is likely enough; pale elsewhere"],
   changed: ["changed", "Marked: other labels than under the run's own rules"],
 };
-const get = (id) => document.getElementById(id);
 
 let facts; // of the run
 let size = [1, 1]; // of the image
@@ -27,42 +28,56 @@ let last = null; // its explanation
 const chosen = { conflict: "any", probability: null }; // rule and class of those maps
 const addresses = new Map(); // of the pictures that are shown
 
-// ---- the image and its maps ---------------------------------------------------------------------------------------
-
 function notice(sentence) {
   get("notice").textContent = sentence ?? "";
   get("notice").hidden = !sentence;
 }
 
-const image = () => get("image").value;
+// ---- the image and its maps ---------------------------------------------------------------------------------------
 
 const apply = newestOnly(async (outdated) => {
-  get("waiting").hidden = false;
-  document.body.setAttribute("aria-busy", "true");
-  try {
-    await see(image(), setting(), outdated);
-  } catch (error) {
-    if (!(error instanceof Refused)) throw error;
-    if (error.ofRules) complain(error.message);
-    else notice(error.message);
-    if (error.ofRules && applied?.image !== image()) await see(image(), applied?.setting ?? facts.setting, outdated, false);
-  } finally {
-    get("waiting").hidden = true;
-    document.body.removeAttribute("aria-busy");
-  }
+  working(true);
+  await quietly(async () => {
+    let question = { image: get("image").value, setting: setting() }, found;
+    try {
+      found = await ask("api/repair", question);
+      complain(null);
+    } catch (error) {
+      if (!error.ofRules) throw error;
+      complain(error.message);
+      if (applied?.image === question.image) return; // what is shown stays
+      question = { ...question, setting: applied?.setting ?? facts.setting };
+      found = await ask("api/repair", question);
+    }
+    if (!outdated()) await display(question, found, outdated);
+  });
+  working(false);
 });
 
-async function see(of, wanted, outdated, right = true) {
-  const found = await ask("api/repair", { image: of, setting: wanted });
-  if (outdated()) return;
-  applied = { image: of, setting: wanted };
+async function display(question, found, outdated) {
+  applied = question;
   size = found.size;
-  if (right) complain(null);
   notice(null);
   tell(found);
   offerRules(found);
   if (at) explain(...at);
   await showMaps(outdated);
+}
+
+async function quietly(work) {
+  try {
+    await work();
+  } catch (error) {
+    if (!(error instanceof Refused)) throw error;
+    notice(error.message);
+    if (applied) get("image").value = applied.image; // the one that is still shown
+  }
+}
+
+function working(now) {
+  get("waiting").hidden = !now;
+  if (now) document.body.setAttribute("aria-busy", "true");
+  else document.body.removeAttribute("aria-busy");
 }
 
 async function picture(what) {
@@ -81,9 +96,9 @@ async function showMaps(outdated) {
 }
 
 async function showMap(what) {
-  const key = JSON.stringify(applied);
+  const asked = applied, of = chosen[what];
   const blob = await picture(what);
-  if (key !== JSON.stringify(applied)) return;
+  if (asked !== applied || of !== chosen[what]) return; // a newer one is on its way
   if (addresses.has(what)) URL.revokeObjectURL(addresses.get(what));
   addresses.set(what, URL.createObjectURL(blob));
   get(`small-${what}`).src = addresses.get(what);
@@ -127,24 +142,6 @@ function offerRules(found) {
 
 // ---- the rules ----------------------------------------------------------------------------------------------------
 
-function setting() {
-  const families = [...document.querySelectorAll("#families input:checked")].map((box) => box.value).join("");
-  return { rules: get("rules").value, families, strategy: get("strategy").value, seed: Number(get("seed").value) };
-}
-
-function fill({ rules, families, strategy, seed }) {
-  get("rules").value = rules;
-  document.querySelectorAll("#families input").forEach((box) => (box.checked = families.includes(box.value)));
-  get("strategy").value = strategy;
-  get("seed").value = seed;
-}
-
-function complain(message) {
-  get("problem").textContent = message ?? "";
-  get("problem").hidden = message === null;
-  get("rules").toggleAttribute("aria-invalid", message !== null);
-}
-
 function tell(found) {
   const pixels = size[0] * size[1];
   const share = (count) => `${((100 * count) / pixels).toFixed(1)} %`;
@@ -154,7 +151,7 @@ function tell(found) {
   if (found.certainty !== null) list.append(make("dt", {}, "mean probability of the diagnosis"), make("dd", {}, `${(100 * found.certainty).toFixed(1)} %`));
   const rows = found.broken.map(({ rule, pixels: count }) => {
     const button = make("button", { type: "button", class: "link" }, rule);
-    button.addEventListener("click", () => { chosen.conflict = rule; select("conflict"); showMap("conflict"); });
+    button.addEventListener("click", () => { chosen.conflict = rule; select("conflict"); quietly(() => showMap("conflict")); });
     return make("tr", {}, make("td", {}, button), make("td", { class: "number" }, share(count)));
   });
   const table = rows.length ? make("table", {}, make("caption", {}, "Rules broken most"), make("tbody", {}, ...rows)) : null;
@@ -264,7 +261,7 @@ function listen() {
     });
   }
   get("maps").addEventListener("change", (event) => select(event.target.value));
-  get("of").addEventListener("change", () => { chosen[shown] = get("of").value; showMap(shown); });
+  get("of").addEventListener("change", () => { chosen[shown] = get("of").value; quietly(() => showMap(shown)); });
   get("opacity").addEventListener("input", place);
   get("whole").addEventListener("change", () => last && at && show(last));
   const stage = get("stage");

@@ -1,25 +1,11 @@
 // One pixel, drawn: the hierarchy with probabilities, the broken rules, the diagnoses, the choice and why.
 
+import { make, swatch } from "./dom.js";
+
 const LISTED = 12; // diagnoses that are seen at once
 const LIKELY = 0.05; // classes at least this likely are drawn, and those that were observed or revised
 
-export function make(tag, attributes = {}, ...content) {
-  const element = document.createElement(tag);
-  for (const [name, value] of Object.entries(attributes)) {
-    if (value === true) element.setAttribute(name, "");
-    else if (value !== false && value !== null && value !== undefined) element.setAttribute(name, value);
-  }
-  element.append(...content.filter((part) => part !== null));
-  return element;
-}
-
 const percent = (share) => `${(100 * share).toFixed(1)}%`;
-
-export function swatch(rgb) {
-  const mark = make("span", { class: "swatch", "aria-hidden": "true" });
-  mark.style.background = `rgb(${rgb.join(",")})`;
-  return mark;
-}
 
 function inWords(flips, observed) {
   const seen = new Set(observed);
