@@ -4,7 +4,7 @@ BIN     = $(VENV)/bin
 STAMP   = $(VENV)/.installed
 SLOW_CASES ?= 100000
 
-.PHONY: test lint types tests test-slow demo bench clean
+.PHONY: test lint types tests test-slow demo bench screenshots clean
 
 test: lint types tests
 
@@ -31,6 +31,9 @@ demo: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/reasoning.py
+
+screenshots: $(STAMP)
+	$(BIN)/python docs/screenshots.py
 
 clean:
 	rm -rf $(VENV)

@@ -31,3 +31,9 @@ def test_rows(tmp_path, script, arguments, columns):
     assert list(rows[0]) == columns.split()
     assert all(float(row["ms"]) > 0 for row in rows)
     assert shown.count("\n|") >= len(rows)
+
+
+def test_the_explorer_s():
+    shown = run("explore.py", "--size", "33", "--pixels", "3", "--hierarchy", "voc2012")
+    assert shown.startswith("33 x 33 pixels, 24 classes")
+    assert shown.count("\n| ") == 8

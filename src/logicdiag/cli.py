@@ -13,6 +13,7 @@ import torch
 
 from . import __version__, commands
 from .errors import LogicDiagError
+from .explore.commands import add_command as add_explore
 from .logic.diagnosis import STRATEGIES
 from .logic.fuzzy import CONNECTIVES, QUANTIFIERS
 from .report.commands import add_commands as add_report
@@ -93,6 +94,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_training(every)
     _add_use(every)
     add_report(every, _add_inference)
+    add_explore(every, _add_inference)
     _add_experiment(every)
     _add_reasoning(every)
     return parser

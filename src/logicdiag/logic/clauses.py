@@ -45,7 +45,7 @@ def family_clauses(kb: KnowledgeBase) -> Iterator[tuple[str, Clause]]:
         if parent != ROOT and "C" in kb.families:
             for kid in kids:
                 yield (
-                    f"C: {names[kid]} -> {names[parent]}",
+                    f"C: {text_of[kid]} -> {text_of[parent]}",
                     frozenset({(names[kid], False), (names[parent], True)}),
                 )
         if "D" in kb.families and (parent != ROOT or kb.root_holds):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -87,14 +88,22 @@ class Viewer:
     def read(self, image: UInt8[np.ndarray, "h w 3"], logits: Float[Tensor, "1 c h w"]) -> Look:
         """The same from logits that are there already."""
         probs = self.model.probs(logits)
-        chosen = self.model.leaf_logits(logits).argmax(1)
+        chosen = self.model.leaf_logits(logits).max(1).indices  # on a CPU ten times as fast as argmax
         confidence = self.model.leaf_logits(probs).gather(1, chosen[:, None])[:, 0]  # of the leaves' channels
         sure = torch.where(confidence >= self.run.config.psi.threshold, chosen, NONE)
-        result, before = None, chosen
-        if self.diagnoser is not None:
-            result = self.diagnose(probs)
-            before = torch.where(result.conflict, NONE, result.leaf)
-        return Look(image, probs, chosen[0], confidence[0], sure[0], result, before[0])
+        look = Look(image, probs, chosen[0], confidence[0], sure[0], None, chosen[0])
+        return look if self.diagnoser is None else self.repaired(look)
+
+    def repaired(self, look: Look) -> Look:
+        """What the network said as it was, and the repair by this viewer's rules."""
+        result = self.diagnose(look.probs)
+        return replace(look, result=result, before=torch.where(result.conflict, NONE, result.leaf)[0])
+
+    def under(self, diagnoser: Diagnoser, seed: int) -> Viewer:
+        """The same network under other rules."""
+        other = copy(self)
+        other.diagnoser, other.seed = diagnoser, seed
+        return other
 
     def diagnose(self, probs: Float[Tensor, "1 c h w"]) -> Result:
         """Truth degrees are over the image, and draws follow from the seed: asked again, it says the same."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import filecmp
 import json
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -151,10 +153,21 @@ class _Meter:
         """By true class: pixels, those in conflict, and those that break each part."""
 
     def measure(self, items: Sequence[Masked], progress: Progress | None) -> Measured:
+        """While the network goes on with the next images, one thread counts, in order."""
         v = self.viewer
-        found = evaluate_model(
-            v.model, items, self.h, self.kb, v.inference, v.device, v.precision, progress, observe=self._add
-        )
+        waiting: deque[Future[None]] = deque()
+        with _shared_cores(v.device), ThreadPoolExecutor(1) as beside:
+
+            def observe(*predicted: Any) -> None:
+                waiting.append(beside.submit(self._add, *predicted))
+                if len(waiting) > 2:
+                    waiting.popleft().result()
+
+            found = evaluate_model(
+                v.model, items, self.h, self.kb, v.inference, v.device, v.precision, progress, observe=observe
+            )
+            for late in waiting:
+                late.result()
         pixels, *rest = self.counts
         shares = {
             part: {leaf: _share(k, n) for leaf, k, n in zip(self.h.leaves, row.tolist(), pixels.tolist(), strict=True)}
@@ -171,6 +184,7 @@ class _Meter:
             self.images,
         )
 
+    @torch.no_grad()
     def _add(self, names: Sequence[str], truth: Tensor, logits: Tensor) -> None:
         for i, name in enumerate(names):
             self._add_one(name, truth[i].long(), logits[i : i + 1])
@@ -180,7 +194,7 @@ class _Meter:
         known = truth != IGNORED
         leaf = truth[known]
         probs = model.probs(logits)
-        chosen = model.leaf_logits(logits).argmax(1)
+        chosen = model.leaf_logits(logits).max(1).indices  # on a CPU ten times as fast as argmax
         sure = model.leaf_logits(probs).gather(1, chosen[:, None])[0, 0]
         right = chosen[0][known] == leaf
         self.confidence.add(sure[known], right)
@@ -204,6 +218,18 @@ class _Meter:
             rows.append(row)
         bins = [torch.bincount(leaf[row], minlength=len(self.h.leaves)) for row in rows]
         self.counts += torch.stack(bins).cpu()
+
+
+@contextmanager
+def _shared_cores(device: torch.device) -> Iterator[None]:
+    """Two threads that work at once get half of the cores each."""
+    before = torch.get_num_threads()
+    if device.type == "cpu":
+        torch.set_num_threads(max(1, before // 2))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _share(part: int, whole: int) -> float | None:

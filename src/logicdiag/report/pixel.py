@@ -11,6 +11,8 @@ from ..errors import OptionError, RunError
 from ..logic.explain import Explanation
 from .look import Look, Viewer
 
+MOST = 1000
+"""Diagnoses listed. Under C, D and E there are no more of them than leaves, and one."""
 LISTED = 5
 """Concepts named that are not drawn."""
 LIKELY = 0.05
@@ -100,8 +102,8 @@ class Pixel:
         return [f"likeliest of the others: {', '.join(likely)}"] if likely else []
 
 
-def explain_pixel(viewer: Viewer, look: Look, at: tuple[int, int], image: str = "image") -> Pixel:
-    """`at` is (column, row)."""
+def explain_pixel(viewer: Viewer, look: Look, at: tuple[int, int], image: str = "image", budget: int = MOST) -> Pixel:
+    """`at` is (column, row); of more than `budget` minimal diagnoses the likeliest are listed."""
     height, width = look.image.shape[:2]
     x, y = at
     if not (0 <= x < width and 0 <= y < height):
@@ -119,7 +121,7 @@ def explain_pixel(viewer: Viewer, look: Look, at: tuple[int, int], image: str = 
         at=at,
         size=(width, height),
         checkpoint=viewer.which,
-        explanation=viewer.diagnoser.explain_at(look.probs, (0, y, x), look.result),
+        explanation=viewer.diagnoser.explain_at(look.probs, (0, y, x), look.result, budget=budget),
         chosen=(h.leaves[int(look.chosen[y, x])], float(look.confidence[y, x])),
         threshold=viewer.run.config.psi.threshold,
         distrust=dict(zip(h.names, distrust, strict=False)),
