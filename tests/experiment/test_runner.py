@@ -166,10 +166,13 @@ def test_expectations(tmp_path):
     assert line(early) == ("a-seed0", "20/100", "", "")
     one = running(a, (20, 15.0), (20, 17.0), (30, 20.0), start=10)  # 0.5 s a step, 10 s to start
     assert expect.seconds(b, [one]) == pytest.approx(10 + 50)
-    assert expect.left([one], [b]) == pytest.approx((35 + 60) / 2)
+    assert expect.seconds(b, [one], new=False) == pytest.approx(50)
+    assert expect.left([one], [b]) == pytest.approx((35 + 50) / 2)
     assert line(one) == ("a-seed0", "30/100", "2.0/s", "35 s left")
-    expect.learn(running(b, (10, 5.0), (100, 23.0)), 30.0)  # 0.2 s a step, 10 s at both ends
-    assert expect.seconds(b, [one]) == pytest.approx(10 + 20)
+    expect.learn(running(b, (10, 5.0), (100, 23.0)), 30.0)  # 0.2 s a step, 3 s to start, 7 s at the end
+    expect.learn(running(b, (10, 2.0), (100, 20.0)), 27.0)  # in a process that was there
+    assert expect.seconds(b, [one]) == pytest.approx(3 + 20 + 7)
+    assert expect.seconds(b, [one], new=False) == pytest.approx(20 + 7)
     run = Store(e.out_folder).run(b)
     run.mkdir(parents=True)
     (run / "metrics.jsonl").write_text('{"step": 60}\n{"step": 7')

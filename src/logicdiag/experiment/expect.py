@@ -19,13 +19,15 @@ Kind = tuple[str, str, str]
 
 @dataclass(frozen=True)
 class Pace:
-    """What a run takes: something at both ends (imports, compiling, evaluation), and each step."""
+    """What a run takes: a new process its start (imports, kernels), each step, and the end (evaluation)."""
 
-    ends: float
+    start: float
     step: float
+    end: float = 0.0
 
-    def seconds(self, steps: int) -> float:
-        return self.ends + self.step * steps
+    def seconds(self, steps: int, new: bool = True) -> float:
+        """`new`: in a new process; in one that has done others, the start takes no time to speak of."""
+        return new * self.start + self.step * steps + self.end
 
 
 class Expectation:
@@ -40,42 +42,54 @@ class Expectation:
         steps = one.cell.config.train.steps - one.start
         if steps > 0:
             seconds = now - one.begun
-            step = one.per_step()
-            pace = Pace(0.0, seconds / steps) if step is None else Pace(max(0.0, seconds - step * steps), step)
+            if (seen := _seen(one)) is None:
+                pace = Pace(0.0, seconds / steps)
+            else:
+                pace = Pace(seen.start, seen.step, max(0.0, seconds - seen.seconds(steps)))
             self.known.setdefault(kind(one.cell), []).append(pace)
 
-    def seconds(self, cell: Cell, running: Sequence[Running] = ()) -> float | None:
-        """Until the end of a cell that begins, or goes on, now; None: nothing is known yet."""
+    def seconds(self, cell: Cell, running: Sequence[Running] = (), new: bool = True) -> float | None:
+        """Until the end of a cell that begins, or goes on, now, in a `new` process or in another; None: nothing is
+        known yet.
+        """
         paces = self._paces(running)
         steps = cell.config.train.steps - last_step(self.store.run(cell))
         if (own := paces.get(kind(cell))) is not None:
-            return own.seconds(steps)
-        return max((pace.seconds(steps) for pace in paces.values()), default=None)
+            return own.seconds(steps, new)
+        return max((pace.seconds(steps, new) for pace in paces.values()), default=None)
 
     def left(self, running: Sequence[Running], waiting: Sequence[Cell]) -> float | None:
         """Until the end of everything; None: nothing is known yet."""
         total = 0.0
         for cell in waiting:
-            if (expected := self.seconds(cell, running)) is None:
+            if (expected := self.seconds(cell, running, new=False)) is None:
                 return None
             total += expected
         paces = self._paces(running)
         for one in running:
             if (pace := paces.get(kind(one.cell))) is None:
                 return None
-            total += pace.step * (one.cell.config.train.steps - one.step)
+            total += pace.step * (one.cell.config.train.steps - one.step) + pace.end
         return total / max(1, min(self.jobs, len(running) + len(waiting)))
 
     def _paces(self, running: Sequence[Running]) -> dict[Kind, Pace]:
         """A running cell tells how long its start took; its end is not known yet."""
         found = {}
         for name, known in self.known.items():
-            found[name] = Pace(median(pace.ends for pace in known), median(pace.step for pace in known))
+            # starts differ, those of processes that had done others are short: the longest is that of a new one
+            start = max(pace.start for pace in known)
+            found[name] = Pace(start, median(pace.step for pace in known), median(pace.end for pace in known))
         for one in running:
-            if (step := one.per_step()) is not None and one.first is not None:
-                begin = one.first[1] - one.begun - step * (one.first[0] - one.start)
-                found.setdefault(kind(one.cell), Pace(max(0.0, begin), step))
+            if (seen := _seen(one)) is not None:
+                found.setdefault(kind(one.cell), seen)
         return found
+
+
+def _seen(one: Running) -> Pace | None:
+    """How long the start and each step of a running cell take; None: that is not known yet."""
+    if (step := one.per_step()) is None or one.first is None:
+        return None
+    return Pace(max(0.0, one.first[1] - one.begun - step * (one.first[0] - one.start)), step)
 
 
 def kind(cell: Cell) -> Kind:

@@ -167,22 +167,22 @@ class Runner:
             if len(self.running) >= self.e.jobs:
                 return True
             left = None if deadline is None else deadline - now
-            if left is not None and not self._fits(cell, left):
+            if left is not None and not self._fits(cell, left, new=not self.idle):
                 continue
             waiting.remove(cell)
             self._start(cell)
             began = True
         return began
 
-    def _fits(self, cell: Cell, left: float) -> bool:
+    def _fits(self, cell: Cell, left: float, new: bool = True) -> bool:
         """Whether a cell should end in time; one that a whole budget is too short for goes on piece by piece."""
         assert self.minutes is not None
-        expected = self.expect.seconds(cell, self.running)
+        expected = self.expect.seconds(cell, self.running, new)
         return expected is None or expected <= left or expected > 60 * self.minutes
 
     def _start(self, cell: Cell) -> None:
         slots = {one.slot for one in self.running}
-        slot = next(i for i in range(self.e.jobs) if i not in slots)
+        slot = min((i for i in range(self.e.jobs) if i not in slots), key=lambda i: i not in self.idle)
         run = self.store.run(cell)
         config = self._here(cell.config, slot)
         log = self.store.log(cell)
