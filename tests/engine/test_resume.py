@@ -29,7 +29,7 @@ ARRANGED = {
     "unimatch": {"method": {"teacher_decay": 0.9, "ramp": [0.2, 0.8]}, "optimizer": {"clip": 0.5}},
     "cps": {"model": {"dropout": 0.3}, "optimizer": {"name": "adamw"}},
     "mkd": {"psi": {"name": "threshold", "threshold": 0.51}, "model": {"head": "flat"}},
-    "algorithm1": {"psi": {"weight": "confidence"}, "train": {"precision": "bf16"}},
+    "algorithm1": {"psi": {"weight": "likelihood"}, "train": {"precision": "bf16"}},
     "ael": {"method": {"teacher_decay": 0.9}, "data": {"views": {"cutmix": 1.0}}},
     "st++": {"method": {"teacher_decay": 0.9}, "optimizer": {"name": "adamw"}},
     "u2pl": {"method": {"teacher_decay": 0.9, "u2pl": {"queue": 300, "confidence": 0.0}}},

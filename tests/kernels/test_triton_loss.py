@@ -118,3 +118,14 @@ def test_a_gradient_of_the_right_layout_reaches_the_network(monkeypatch):
         loss(logits, target, {}).backward()
         gradients.append(conv.weight.grad)
     torch.testing.assert_close(gradients[1], gradients[0], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["voc2012", "coco"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_each_pixel_by_itself(name, dtype):
+    h = Hierarchy.load(name)
+    logits, target = views(h, len(h), 2, (9, 31))
+    logits = logits.to(dtype).flatten(2)
+    found = kernels.path_bce(kernels.Intervals.of(h.parents, DEVICE), logits, target.leaf.flatten(1))
+    wanted = losses.path_bce(logits.float(), target.leaf.flatten(1), losses.path_table(h).to(DEVICE))
+    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-4)

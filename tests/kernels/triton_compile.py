@@ -14,7 +14,7 @@ from logicdiag.data.config import ViewConfig
 from logicdiag.data.views import BLUR_RADIUS, plan_cutmix, plan_strong
 from logicdiag.kernels import triton_paths, triton_read, triton_truth, triton_views
 from logicdiag.kernels.tables import Gauge, Sweep
-from logicdiag.kernels.triton_loss import Intervals, leaf_loss
+from logicdiag.kernels.triton_loss import Intervals, leaf_loss, path_bce
 
 TARGET = GPUTarget("cuda", 90, 32)
 TYPES = {
@@ -87,6 +87,7 @@ def main() -> None:
     for dtype, weight, per_leaf in ((torch.bfloat16, torch.ones(2, 300), 1.0), (torch.float32, None, 0.0)):
         logits = torch.rand(2, len(h), 300).to(dtype).requires_grad_()
         leaf_loss(table, logits, leaf, weight, 1.0, per_leaf).backward()
+        path_bce(table, logits.detach(), leaf)
 
     key = {"seed": 0, "stream": "x", "step": 0, "slots": (0, 1)}
     plan = {name: torch.from_numpy(array) for name, array in plan_strong(ViewConfig(), **key).items()}

@@ -149,21 +149,21 @@ def test_soft_gives_expected_labels():
 
 def test_weights():
     unlabeled, labeled = prediction(0), prediction(1)
-    one, posterior, confidence = (
-        psi(strategy="greedy", weight=weight)(unlabeled, labeled) for weight in ("one", "posterior", "confidence")
+    one, posterior, likelihood = (
+        psi(strategy="greedy", weight=weight)(unlabeled, labeled) for weight in ("one", "posterior", "likelihood")
     )
     assert torch.equal(one[0].weight, unlabeled.valid.float())
-    assert torch.equal(one[0].leaf, confidence[0].leaf)
-    for target, statistics in (posterior, confidence):
+    assert torch.equal(one[0].leaf, likelihood[0].leaf)
+    for target, statistics in (posterior, likelihood):
         assert not target.weight[~unlabeled.valid].any()
         inside = target.weight[unlabeled.valid]
         assert ((inside > 0) & (inside <= 1)).all()
-        assert inside.std() > 0.05
         part, whole = statistics["counted"]
         torch.testing.assert_close(part / whole, inside.mean())
     revised = labels_of(one[0]).bool()
-    sure = torch.where(revised, probs(unlabeled), 1 - probs(unlabeled)).amin(1)
-    torch.testing.assert_close(confidence[0].weight, posterior[0].weight * sure)
+    together = torch.where(revised, probs(unlabeled), 1 - probs(unlabeled)).prod(1) * unlabeled.valid
+    torch.testing.assert_close(likelihood[0].weight, together)
+    assert posterior[0].weight[unlabeled.valid].std() > 0.05
 
 
 def test_a_consistent_and_sure_prediction_counts_fully():
@@ -171,9 +171,9 @@ def test_a_consistent_and_sure_prediction_counts_fully():
     for node in H.path("wren"):
         sure[0, H.index(node)] = 0.99
     p = Prediction(sure.logit(), torch.ones(1, 1, 1, dtype=torch.bool), planned(0, (0,)))
-    target, statistics = psi(weight="confidence")(p, prediction(1))
+    target, statistics = psi(weight="likelihood")(p, prediction(1))
     assert H.leaves[int(target.leaf)] == "wren"
-    assert float(target.weight) == pytest.approx(0.99)
+    assert float(target.weight) == pytest.approx(0.99**N, rel=1e-5)
     assert int(statistics["conflict"][0]) == 0
 
 

@@ -49,6 +49,36 @@ def leaf_loss(
     return cast(Tensor, _LeafLoss.apply(logits, leaf, weight, intervals, per_node, per_leaf))
 
 
+def path_bce(intervals: Intervals, logits: Tensor, leaf: Tensor) -> Tensor:
+    """The binary cross entropy of all nodes, summed, at each pixel of `logits` (b, n, pixels), without gradient."""
+    b, n, pixels = logits.shape
+    leaf = leaf.contiguous()
+    each = torch.empty(b, pixels, dtype=torch.float32, device=logits.device)
+    _forward[(triton.cdiv(pixels, BLOCK), b)](
+        logits,
+        leaf,
+        leaf,
+        intervals.first,
+        intervals.last,
+        intervals.leaf,
+        each,
+        each,
+        n,
+        pixels,
+        *logits.stride(),
+        1.0,
+        0.0,
+        NODES=True,
+        LEAVES=False,
+        WEIGHT=False,
+        EACH=True,
+        FOLDED=FOLDED,
+        BLOCK=BLOCK,
+        num_warps=WARPS,
+    )
+    return each
+
+
 class _LeafLoss(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -83,6 +113,7 @@ class _LeafLoss(torch.autograd.Function):
             NODES=per_node != 0,
             LEAVES=per_leaf != 0,
             WEIGHT=weight is not None,
+            EACH=False,
             FOLDED=FOLDED,
             BLOCK=BLOCK,
             num_warps=WARPS,
@@ -142,6 +173,7 @@ def _forward(
     NODES: tl.constexpr,
     LEAVES: tl.constexpr,
     WEIGHT: tl.constexpr,
+    EACH: tl.constexpr,
     FOLDED: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
@@ -186,7 +218,10 @@ def _forward(
     loss = tl.where(inside & (leaf >= 0), loss, 0.0)
     if WEIGHT:
         loss *= tl.load(weights + at, mask=inside, other=0.0).to(tl.float32)
-    tl.store(sums + tl.program_id(1) * tl.num_programs(0) + tl.program_id(0), tl.sum(loss, 0))
+    if EACH:
+        tl.store(sums + at, loss, mask=inside)
+    else:
+        tl.store(sums + tl.program_id(1) * tl.num_programs(0) + tl.program_id(0), tl.sum(loss, 0))
 
 
 @triton.jit

@@ -31,5 +31,5 @@ class PsiConfig:
     """Most diagnoses of one pixel that are listed, where tangled rules make listing necessary."""
     weight: str = "posterior"
     """diagnosis: what a pixel counts: one (the paper), posterior (the probability of the diagnosis taken), or
-    confidence (as posterior, times the probability of its least sure output).
+    likelihood (the probability of all its labels together, as the outputs have it).
     """

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from ..data.views import draws
@@ -16,10 +18,13 @@ from ..logic.repair import Result
 from ..plan import Plan
 from .target import Prediction, Statistics, Target, counted
 
+if TYPE_CHECKING:
+    from ..kernels.triton_loss import Intervals
+
 WEIGHTS = {
     "one": "every pixel counts alike (the paper)",
     "posterior": "a pixel counts by the probability of the diagnosis taken",
-    "confidence": "as posterior, times the confidence of its least sure output",
+    "likelihood": "a pixel counts by the probability of all its labels together, as the outputs have it",
 }
 DRAWN = ("uniform", "predictive", "sampling")
 
@@ -44,6 +49,7 @@ class Diagnosis:
         kb = diagnoser.kb
         self.single_leaf = kb.families == "CDE" and kb.root_holds and diagnoser.strategy != "soft"
         """Whether every repaired label is a path to one leaf."""
+        self.intervals: Intervals | None = None
 
     @property
     def waits(self) -> bool:
@@ -61,7 +67,7 @@ class Diagnosis:
         probs = unlabeled.logits.float().sigmoid()
         degrees = self._degrees((probs, unlabeled.valid), (labeled.logits.float().sigmoid(), labeled.valid))
         result = self._diagnose(probs, unlabeled, degrees)
-        weight = self._weight(probs, unlabeled.valid, result)
+        weight = self._weight(unlabeled, result)
         labels: Tensor | None = None
         if not self.single_leaf:
             labels = result.revised.to(weight.dtype) if result.expected is None else result.expected
@@ -72,7 +78,7 @@ class Diagnosis:
     def _fast(self, device: torch.device) -> Fast | None:
         """Fused kernels, where they do all of it."""
         fast = self.diagnoser.fast(device)
-        if fast is None or not self.single_leaf or self.weight == "confidence":
+        if fast is None or not self.single_leaf:
             return None
         return fast if fast.measures or not self.diagnoser.uses_truth_degrees else None
 
@@ -93,10 +99,23 @@ class Diagnosis:
         found = fast.diagnose(logits, trust, unlabeled.plan["seeds"], valid, logits=True)
         assert found.prob is not None
         assert found.conflict is not None
-        weight = (valid.float() if self.weight == "one" else found.prob * valid).view_as(unlabeled.valid)
+        weight = valid.float()
+        if self.weight == "posterior":
+            weight = found.prob * valid
+        elif self.weight == "likelihood":
+            weight = torch.exp(-self._bce(logits, found.leaf)) * valid
+        weight = weight.view_as(unlabeled.valid)
         target = Target(weight, found.leaf.view_as(unlabeled.valid))
         statistics: Statistics = {"conflict": (found.conflict.sum(), counted_pixels)}
         return target, statistics | {"counted": (weight.sum(), counted_pixels)}
+
+    def _bce(self, logits: Tensor, leaf: Tensor) -> Tensor:
+        """Of the labels that a leaf means, at each pixel."""
+        from ..kernels.triton_loss import Intervals, path_bce
+
+        if self.intervals is None:
+            self.intervals = Intervals.of(self.diagnoser.kb.hierarchy.parents, logits.device)
+        return path_bce(self.intervals, logits, leaf)
 
     def _degrees(self, *pixels: tuple[Tensor, Tensor]) -> Degrees:
         """Of probabilities, and which of their pixels are valid."""
@@ -119,14 +138,15 @@ class Diagnosis:
             results.append(self.diagnoser(probs[one], 1, p.valid[one], generator, degrees))
         return _together(results)
 
-    def _weight(self, probs: Tensor, valid: Tensor, result: Result) -> Tensor:
-        if self.weight == "one":
-            return valid.to(result.log_prob.dtype)
-        weight = result.log_prob.exp()
-        if self.weight == "confidence":
-            sure = torch.where(result.revised, probs, 1 - probs).amin(dim=1)
-            weight = weight * sure.to(weight.dtype)
-        return weight * valid
+    def _weight(self, unlabeled: Prediction, result: Result) -> Tensor:
+        weight = torch.ones_like(result.log_prob)
+        if self.weight == "posterior":
+            weight = result.log_prob.exp()
+        elif self.weight == "likelihood":
+            logits = unlabeled.logits.to(weight.dtype)
+            labels = result.revised.to(weight.dtype)
+            weight = torch.exp(-F.binary_cross_entropy_with_logits(logits, labels, reduction="none").sum(1))
+        return weight * unlabeled.valid
 
 
 def _together(results: list[Result]) -> Result:
