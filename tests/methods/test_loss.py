@@ -7,7 +7,7 @@ import torch.nn.functional as F
 import logicdiag as ld
 from logicdiag.errors import ConfigError, OptionError
 from logicdiag.methods.config import LossConfig
-from logicdiag.methods.loss import Loss, certainty, path_bce, path_table
+from logicdiag.methods.loss import Loss, certainty, path_bce, path_table, points_of
 from logicdiag.plan import moved
 from logicdiag.pseudo.target import Target
 
@@ -199,3 +199,58 @@ def test_certainty():
 def test_wrong_options(options, head, error, says):
     with pytest.raises(error, match=says):
         Loss(LossConfig(**options), H, head)
+
+
+def sure_node(h, leaf, depth):
+    """The concept at this depth on the way to each leaf, or the leaf."""
+    table = [(list(h.path_indices(i)) + [i] * depth)[depth] for i in h.leaf_indices]
+    return torch.tensor(table)[leaf]
+
+
+@pytest.mark.parametrize("decision", ["leaf", "path"])
+@pytest.mark.parametrize("depth", [0, 1])
+def test_what_is_below_the_sure_level_is_not_learned(decision, depth):
+    """Written out: the other nodes' cross entropies, and minus the log of the summed softmax of the leaves below."""
+    logits, target = random()
+    sure = sure_node(H, target.leaf, depth)
+    loss = Loss(LossConfig(leaf=0.5), H, "hierarchical", decision=decision)
+    logits.requires_grad_()
+    found = loss(logits, Target(target.weight, target.leaf, None, sure), {})
+    found.backward()
+    scores = logits.detach()[:, list(H.leaf_indices)]
+    if decision == "path":
+        scores = torch.stack([logits.detach()[:, list(H.path_indices(i))].sum(1) for i in H.leaf_indices], 1)
+    by_hand, p = 0.0, scores.softmax(1)
+    for b, y, x in torch.ones_like(target.leaf).nonzero().tolist():
+        node = int(sure[b, y, x])
+        path = H.path_indices(node)
+        pixel = 0.0
+        for other in range(len(H)):
+            if node in H.path_indices(other)[:-1]:
+                assert decision == "path" or other in H.leaf_indices or logits.grad[b, other, y, x] == 0
+                continue
+            label = torch.tensor(float(other in path))
+            pixel += F.binary_cross_entropy_with_logits(logits.detach()[b, other, y, x], label)
+        below = [k for k, leaf in enumerate(H.leaf_indices) if node in H.path_indices(leaf)]
+        by_hand += target.weight[b, y, x] * (pixel - 0.5 * p[b, below, y, x].sum().log())
+    torch.testing.assert_close(found.detach(), torch.as_tensor(by_hand), rtol=1e-4, atol=1e-3)
+
+
+def test_sure_of_the_leaf_is_the_ordinary_loss():
+    logits, target = random()
+    sure = torch.tensor(H.leaf_indices)[target.leaf]
+    for decision in ("leaf", "path"):
+        loss = Loss(LossConfig(), H, "hierarchical", decision=decision)
+        whole = loss(logits, target, {})
+        torch.testing.assert_close(loss(logits, Target(target.weight, target.leaf, None, sure), {}), whole)
+
+
+def test_points_take_their_levels_along():
+    logits, target = random()
+    sure = sure_node(H, target.leaf, 1)
+    loss = Loss(LossConfig(points=20), H, "hierarchical")
+    plan = moved(loss.plan(0, SLOTS), torch.device("cpu"))
+    places = loss._points(logits, plan)
+    picked = points_of(Target(target.weight, target.leaf, None, sure), places)
+    assert torch.equal(picked.sure, sure.flatten(1).gather(1, places))
+    assert torch.isfinite(loss(logits, Target(target.weight, target.leaf, None, sure), plan))

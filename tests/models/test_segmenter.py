@@ -21,6 +21,13 @@ def test_heads():
     leaves = logits[:, : flat.channels]
     torch.testing.assert_close(flat.probs(leaves), leaves.softmax(1))
     assert flat.leaf_logits(leaves) is leaves
+    torch.testing.assert_close(flat.leaf_probs(leaves), leaves.softmax(1))
+    torch.testing.assert_close(model.leaf_probs(logits), logits[:, list(HIERARCHY.leaf_indices)].sigmoid())
+    by_path = built(encoder="small", decision="path")
+    sums = [logits[:, list(HIERARCHY.path_indices(leaf))].sum(1) for leaf in HIERARCHY.leaf_indices]
+    torch.testing.assert_close(by_path.leaf_logits(logits), torch.stack(sums, 1))
+    torch.testing.assert_close(by_path.leaf_probs(logits), torch.stack(sums, 1).softmax(1))
+    assert by_path.state_dict().keys() == model.state_dict().keys()
 
 
 def test_logits_with_the_features_they_are_made_of():

@@ -206,6 +206,10 @@ def test_nothing_labelled_and_nothing_valid():
         ({"rules": ["forall x: owll(x)"]}, "hierarchical", LogicDiagError, "did you mean 'owl'"),
         ({"rules": "no/such.rules"}, "hierarchical", LogicDiagError, "no/such.rules"),
         ({"budget": 0}, "hierarchical", OptionError, "budget"),
+        ({"levels": 0.9, "name": "threshold"}, "flat", ConfigError, "psi.levels is 0.9, but model.head is flat"),
+        ({"levels": 0.9, "families": "CD"}, "hierarchical", ConfigError, "psi.levels is 0.9, which needs one leaf"),
+        ({"levels": 0.9, "strategy": "soft"}, "hierarchical", ConfigError, "psi.levels is 0.9, which needs one leaf"),
+        ({"levels": 0.0}, "hierarchical", ConfigError, "psi.levels is 0.0, expected a number above 0, up to 1"),
     ],
 )
 def test_wrong_options(options, head, error, says):

@@ -70,7 +70,7 @@ class Trainer:
             Setting(
                 students,
                 psi,
-                Loss(config.loss, dataset.hierarchy, config.model.head, t.seed),
+                Loss(config.loss, dataset.hierarchy, config.model.head, t.seed, config.model.decision),
                 config.method,
                 config.data.views,
                 config.data.crop,
@@ -109,7 +109,7 @@ class Trainer:
         if not METHODS[c.method.name].needs_unlabeled:
             return Threshold(self.dataset.hierarchy, 1.0, c.model.head)  # never asked
         reduce = self.here.most if c.psi.quantifier == "min" else self.here.add
-        return build_psi(c.psi, self.knowledge, c.model.head, c.train.seed, reduce)
+        return build_psi(c.psi, self.knowledge, c.model.head, c.train.seed, reduce, c.model.decision)
 
     def facts(self) -> dict[str, Any]:
         """For the run's record."""

@@ -155,7 +155,7 @@ def _psi(run: Run) -> tuple[Psi, str]:
     c = run.config
     if c.model.head == "flat" and not METHODS[c.method.name].needs_unlabeled:
         return Threshold(run.hierarchy, 0.0, c.model.head), "likeliest"
-    return build_psi(c.psi, run.knowledge, c.model.head, c.train.seed), c.psi.name
+    return build_psi(c.psi, run.knowledge, c.model.head, c.train.seed, decision=c.model.decision), c.psi.name
 
 
 def leaf_paths(h: Hierarchy) -> Tensor:

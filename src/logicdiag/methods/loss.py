@@ -16,6 +16,7 @@ from ..errors import ConfigError, choose
 from ..kernels.gpu import fuses
 from ..kernels.layout import ROOT
 from ..logic.hierarchy import Hierarchy
+from ..logic.leaves import Leaves
 from ..plan import Plan, Planned
 from ..pseudo.target import Target
 from .config import LossConfig
@@ -32,7 +33,9 @@ OVERSAMPLED, UNCERTAIN = 3, 0.75
 class Loss:
     """The summed loss of all pixels of some views; who calls it divides by the pixels of the whole step."""
 
-    def __init__(self, config: LossConfig, hierarchy: Hierarchy, head: str, seed: int = 0) -> None:
+    def __init__(
+        self, config: LossConfig, hierarchy: Hierarchy, head: str, seed: int = 0, decision: str = "leaf"
+    ) -> None:
         self.config, self.head, self.seed = config, head, seed
         self.reduction = choose("loss.nodes", config.nodes, REDUCTIONS)
         choose("loss.points_by", config.points_by, POINTS_BY)
@@ -40,7 +43,7 @@ class Loss:
             raise ConfigError(f"loss.points is {config.points}, expected a whole number of at least 1, or null")
         if config.leaf < 0:
             raise ConfigError(f"loss.leaf is {config.leaf}, expected 0 or more")
-        self.leaf_channels = torch.tensor(hierarchy.leaf_indices)
+        self.leaves = Leaves(hierarchy, decision)
         self.paths, self.nodes = path_table(hierarchy), len(hierarchy)
         self.parents = hierarchy.parents if head == "hierarchical" else (ROOT,) * len(hierarchy.leaves)
         self.intervals: Intervals | None = None
@@ -58,10 +61,17 @@ class Loss:
             places = self._points(logits, plan)
             scale = logits[0, 0].numel() / self.config.points  # so that points stand for all pixels
             logits, target = at_points(logits, places), points_of(target, places)
-        if target.labels is None and target.leaf is not None and fuses(logits.device) and logits.dtype != torch.float64:
+        if self._fuses(logits, target):
+            assert target.leaf is not None
             return self._fused(logits, target.leaf, target.weight) * scale
         loss = self._pixels(logits.float(), target)
         return (loss * target.weight).sum() * scale
+
+    def _fuses(self, logits: Tensor, target: Target) -> bool:
+        if target.labels is not None or target.leaf is None or target.sure is not None:
+            return False
+        by_path = self.head == "hierarchical" and self.config.leaf > 0 and self.leaves.decision == "path"
+        return fuses(logits.device) and logits.dtype != torch.float64 and not by_path
 
     def _fused(self, logits: Tensor, leaf: Tensor, weight: Tensor) -> Tensor:
         """The same in one kernel each way, which reads the logits as they are."""
@@ -83,11 +93,26 @@ class Loss:
         assert target.leaf is not None
         leaf = target.leaf.long()
         if self.paths.device != logits.device:  # once: every move makes the device wait
-            self.paths, self.leaf_channels = self.paths.to(logits.device), self.leaf_channels.to(logits.device)
+            self.paths = self.paths.to(logits.device)
+            self.leaves.to(logits.device)
+        if target.sure is not None:
+            return self._sure_levels(logits, target.sure)
         loss = self._per_node(path_bce(logits, leaf, self.paths))
         if self.config.leaf:
-            leaves = logits.index_select(1, self.leaf_channels)
-            loss = loss + self.config.leaf * F.cross_entropy(leaves, leaf, reduction="none")
+            loss = loss + self.config.leaf * F.cross_entropy(self.leaves.scores(logits), leaf, reduction="none")
+        return loss
+
+    def _sure_levels(self, logits: Float[Tensor, "b n ..."], sure: Int64[Tensor, "b ..."]) -> Float[Tensor, "b ..."]:
+        """Nodes below the sure one are not looked at; of the leaves, those under it are right, whichever it is."""
+        labels = self.leaves.above[sure].movedim(-1, 1).to(logits.dtype)
+        below = self.leaves.below[sure].movedim(-1, 1).to(logits.dtype)
+        each = F.binary_cross_entropy_with_logits(logits, labels, reduction="none")
+        loss = self._per_node((each * (1 - below)).sum(1))
+        if self.config.leaf:
+            scores = self.leaves.scores(logits)
+            right = self.leaves.under[sure].movedim(-1, 1) > 0
+            missed = scores.logsumexp(1) - scores.masked_fill(~right, -torch.inf).logsumexp(1)
+            loss = loss + self.config.leaf * missed
         return loss
 
     def _per_node(self, summed: Tensor) -> Tensor:
@@ -153,4 +178,5 @@ def points_of(target: Target, places: Int64[Tensor, "b points"]) -> Target:
         target.weight.flatten(1).gather(1, places),
         None if target.leaf is None else target.leaf.flatten(1).gather(1, places),
         None if target.labels is None else at_points(target.labels, places),
+        None if target.sure is None else target.sure.flatten(1).gather(1, places),
     )

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from ..errors import OptionError, choose
 from ..logic.hierarchy import Hierarchy
+from ..logic.leaves import Leaves
 from .decoder import Decoder
 from .encoder import Encoder, build_encoder
 from .resize import resize
@@ -29,6 +30,7 @@ class ModelConfig:
     encoder: str = "resnet50"  # `small`, or a name of timm's
     output_stride: int = 16  # 8 or 16
     head: str = "hierarchical"  # hierarchical | flat
+    decision: str = "leaf"  # leaf | path: which outputs of the hierarchical head decide, and the leaves' loss looks at
     weights: str | None = None  # hub, hub:NAME, lite, or a file (.safetensors, .pth); None: random
     dropout: float = 0.0  # of whole channels, in the decoder
     decoder_channels: int | None = None  # None: 256, and 64 for `small`
@@ -46,9 +48,9 @@ class Segmenter(nn.Module):
     (torch.Size([1, 4, 65, 97]), torch.Size([1, 3, 65, 97]))
     """
 
-    leaf_channels: Tensor
-
-    def __init__(self, encoder: Encoder, decoder: Decoder, hierarchy: Hierarchy, head: str, width: int) -> None:
+    def __init__(
+        self, encoder: Encoder, decoder: Decoder, hierarchy: Hierarchy, head: str, width: int, decision: str = "leaf"
+    ) -> None:
         super().__init__()
         self.head = choose("model.head", head, HEADS)
         self.channels = len(hierarchy.names if head == "hierarchical" else hierarchy.leaves)
@@ -56,7 +58,7 @@ class Segmenter(nn.Module):
         self.width = width
         """Channels of the decoder's features."""
         self.classifier = nn.Conv2d(width, self.channels, 1)
-        self.register_buffer("leaf_channels", torch.tensor(hierarchy.leaf_indices), persistent=False)
+        self.leaves = Leaves(hierarchy, decision)
 
     def forward(self, image: Float[Tensor, "b 3 h w"]) -> Float[Tensor, "b c h w"]:
         return self.decode(self.features(image), (image.shape[-2], image.shape[-1]))
@@ -86,9 +88,19 @@ class Segmenter(nn.Module):
         logits = logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
         return logits.sigmoid() if self.head == "hierarchical" else logits.softmax(dim=1)
 
+    @property
+    def leaf_channels(self) -> Tensor:
+        return self.leaves.channels
+
     def leaf_logits(self, logits: Float[Tensor, "b c *size"]) -> Float[Tensor, "b leaf *size"]:
-        """The channels of the leaves, which alone decide at inference, in the order of `hierarchy.leaves`."""
-        return logits.index_select(1, self.leaf_channels) if self.head == "hierarchical" else logits
+        """What decides at inference, in the order of `hierarchy.leaves`."""
+        return self.leaves.scores(logits) if self.head == "hierarchical" else logits
+
+    def leaf_probs(self, logits: Float[Tensor, "b c *size"]) -> Float[Tensor, "b leaf *size"]:
+        """How sure the leaves are: their own sigmoids, or a softmax where leaves are held against each other."""
+        if self.head == "hierarchical" and self.leaves.decision == "leaf":
+            return self.probs(logits.index_select(1, self.leaf_channels))
+        return self.leaf_logits(logits).float().softmax(dim=1)
 
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
         """All parameters: those of the encoder, which may come trained, and those that start anew."""
@@ -113,7 +125,7 @@ def build_model(config: ModelConfig, hierarchy: Hierarchy, base: Path | None = N
     decoder = Decoder(
         encoder.low_channels, encoder.high_channels, width, encoder.rates, encoder.separable, config.dropout
     )
-    model = Segmenter(encoder, decoder, hierarchy, config.head, width)
+    model = Segmenter(encoder, decoder, hierarchy, config.head, width, config.decision)
     nn.init.normal_(model.classifier.weight, std=0.01)
     nn.init.constant_(model.classifier.bias, config.head_bias or 0.0)  # type: ignore[arg-type]  # it has a bias
     if config.weights is not None:

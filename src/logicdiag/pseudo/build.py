@@ -11,8 +11,10 @@ from ..errors import ConfigError, choose
 from ..logic.diagnosis import Diagnoser
 from ..logic.hierarchy import Hierarchy
 from ..logic.knowledge import KnowledgeBase
+from ..logic.leaves import Leaves
 from .config import PsiConfig
 from .diagnosis import Diagnosis
+from .levels import SureLevels
 from .target import Psi
 from .threshold import Threshold
 
@@ -40,15 +42,35 @@ def build_psi(
     head: str,
     seed: int,
     reduce: Reduce | None = None,
+    decision: str = "leaf",
 ) -> Psi:
-    return PSI[choose("psi.name", config.name, PSI)](config, knowledge, head, seed, reduce)
+    psi = PSI[choose("psi.name", config.name, PSI)](config, knowledge, head, seed, reduce, decision)
+    if config.levels is None:
+        return psi
+    if head != "hierarchical":
+        raise ConfigError(
+            f"psi.levels is {config.levels}, but model.head is {head} and has one level; set model.head to "
+            "hierarchical, or psi.levels to null"
+        )
+    if isinstance(psi, Diagnosis) and not psi.single_leaf:
+        raise ConfigError(
+            f"psi.levels is {config.levels}, which needs one leaf a pixel: psi.families CDE, psi.root asserted, and a "
+            "psi.strategy other than soft; or set psi.levels to null"
+        )
+    return SureLevels(psi, Leaves(knowledge.hierarchy, decision), config.levels)
 
 
-def _threshold(config: PsiConfig, knowledge: KnowledgeBase, head: str, seed: int, reduce: Reduce | None) -> Psi:
-    return Threshold(knowledge.hierarchy, config.threshold, head)
+def _threshold(
+    config: PsiConfig, knowledge: KnowledgeBase, head: str, seed: int, reduce: Reduce | None, decision: str
+) -> Psi:
+    # where levels are left out one by one, none is left out altogether
+    least = config.threshold if config.levels is None else 0.0
+    return Threshold(knowledge.hierarchy, least, head, decision)
 
 
-def _diagnosis(config: PsiConfig, knowledge: KnowledgeBase, head: str, seed: int, reduce: Reduce | None) -> Psi:
+def _diagnosis(
+    config: PsiConfig, knowledge: KnowledgeBase, head: str, seed: int, reduce: Reduce | None, decision: str
+) -> Psi:
     if head != "hierarchical":
         raise ConfigError(
             f"psi.name is diagnosis, which reasons about every concept, but model.head is {head} and predicts leaves "
@@ -58,7 +80,7 @@ def _diagnosis(config: PsiConfig, knowledge: KnowledgeBase, head: str, seed: int
     return Diagnosis(diagnoser, config.weight, seed, reduce)
 
 
-PSI: dict[str, Callable[[PsiConfig, KnowledgeBase, str, int, Reduce | None], Psi]] = {
+PSI: dict[str, Callable[[PsiConfig, KnowledgeBase, str, int, Reduce | None, str], Psi]] = {
     "diagnosis": _diagnosis,
     "threshold": _threshold,
 }

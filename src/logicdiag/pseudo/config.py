@@ -13,6 +13,10 @@ class PsiConfig:
     """diagnosis (logical reasoning; needs the hierarchical head) or threshold (confidence)."""
     threshold: float = 0.95
     """threshold: only pixels at least this sure count."""
+    levels: float | None = None
+    """With the hierarchical head: of each pixel only the levels are learned whose concept is at least this likely among
+    the leaves and what is above them; a pixel with none does not count. null: all levels of every pixel that counts.
+    """
     strategy: str = "sampling"
     """diagnosis: uniform, predictive, greedy, sampling or soft."""
     families: str = "CDE"

@@ -24,11 +24,14 @@ class Target:
     """Index into the hierarchy's leaves; of any whole type, below 0 where a pixel does not count."""
     labels: Float[Tensor, "b n h w"] | None = None
     """From 0 to 1, in channel order; taken instead of `leaf` where given."""
+    sure: Int64[Tensor, "b h w"] | None = None
+    """The channel of a concept on the path to `leaf`: what is below it is not sure, and not learned."""
 
     def cut(self, start: int, stop: int) -> Target:
         """Of some of the views."""
         leaf = None if self.leaf is None else self.leaf[start:stop]
-        return Target(self.weight[start:stop], leaf, None if self.labels is None else self.labels[start:stop])
+        labels = None if self.labels is None else self.labels[start:stop]
+        return Target(self.weight[start:stop], leaf, labels, None if self.sure is None else self.sure[start:stop])
 
     def mixed(self, boxes: Bool[Tensor, "b h w"]) -> Target:
         """CutMix: inside of the boxes, the partner's."""
@@ -41,6 +44,7 @@ class Target:
             weight=mix(self.weight),
             leaf=None if self.leaf is None else mix(self.leaf),
             labels=None if self.labels is None else mix(self.labels),
+            sure=None if self.sure is None else mix(self.sure),
         )
 
     def only(self, pixels: Bool[Tensor, "b h w"]) -> Target:

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
 from ..errors import ConfigError
 from ..logic.hierarchy import Hierarchy
+from ..logic.leaves import Leaves
 from ..plan import Plan
 from .target import Prediction, Statistics, Target, counted
 
 
 class Threshold:
-    """psi(p) = argmax p where max p >= threshold. With the hierarchical head, over the leaves' sigmoids."""
+    """psi(p) = argmax p where max p >= threshold. With the hierarchical head, over the leaves' sigmoids, or a softmax
+    over the scores of their paths (`decision`).
+    """
 
-    def __init__(self, hierarchy: Hierarchy, threshold: float, head: str) -> None:
+    def __init__(self, hierarchy: Hierarchy, threshold: float, head: str, decision: str = "leaf") -> None:
         if not 0 <= threshold <= 1:
             raise ConfigError(f"psi.threshold is {threshold}, expected a number from 0 to 1")
         self.threshold = threshold
-        self.leaf_channels = torch.tensor(hierarchy.leaf_indices) if head == "hierarchical" else None
+        self.leaves = Leaves(hierarchy, decision) if head == "hierarchical" else None
 
     waits = False
 
@@ -34,8 +36,9 @@ class Threshold:
         return target, counted(target, unlabeled.valid)
 
     def _leaves(self, logits: Tensor) -> Tensor:
-        if self.leaf_channels is None:
+        if self.leaves is None:
             return logits.softmax(dim=1)
-        if self.leaf_channels.device != logits.device:
-            self.leaf_channels = self.leaf_channels.to(logits.device)
-        return logits.index_select(1, self.leaf_channels).sigmoid()
+        if self.leaves.channels.device != logits.device:
+            self.leaves.to(logits.device)
+        scores = self.leaves.scores(logits)
+        return scores.sigmoid() if self.leaves.decision == "leaf" else scores.softmax(dim=1)

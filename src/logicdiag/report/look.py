@@ -89,7 +89,7 @@ class Viewer:
         """The same from logits that are there already."""
         probs = self.model.probs(logits)
         chosen = self.model.leaf_logits(logits).max(1).indices  # on a CPU ten times as fast as argmax
-        confidence = self.model.leaf_logits(probs).gather(1, chosen[:, None])[:, 0]  # of the leaves' channels
+        confidence = self.model.leaf_probs(logits).gather(1, chosen[:, None])[:, 0]
         sure = torch.where(confidence >= self.run.config.psi.threshold, chosen, NONE)
         look = Look(image, probs, chosen[0], confidence[0], sure[0], None, chosen[0])
         return look if self.diagnoser is None else self.repaired(look)

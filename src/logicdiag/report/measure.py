@@ -195,7 +195,7 @@ class _Meter:
         leaf = truth[known]
         probs = model.probs(logits)
         chosen = model.leaf_logits(logits).max(1).indices  # on a CPU ten times as fast as argmax
-        sure = model.leaf_logits(probs).gather(1, chosen[:, None])[0, 0]
+        sure = model.leaf_probs(logits).gather(1, chosen[:, None])[0, 0]
         right = chosen[0][known] == leaf
         self.confidence.add(sure[known], right)
         facts: dict[str, float | None] = {"right": _share(int(right.sum()), leaf.numel())}

@@ -1,0 +1,82 @@
+"""What the outputs of all concepts say of the leaves: a score each, and by it a probability of every concept.
+
+By `leaf`, a leaf's score is its own logit. By `path`, it is the sum of the logits on its path: outputs that are
+independent give labels of which exactly that path is true a probability in proportion to exp(score), so the softmax of
+the scores is the probability of each leaf given that the rules C, D and E hold.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor, nn
+
+from ..errors import choose
+from .hierarchy import Hierarchy
+
+DECISIONS = {
+    "leaf": "by the leaves' own outputs",
+    "path": "by the outputs on the whole path to each leaf",
+}
+
+
+class Leaves(nn.Module):
+    """Tables of one hierarchy, to be moved to a device as other modules are.
+
+    >>> h = Hierarchy.from_dict({"animal": ["bird", "cat"], "sky": None})
+    >>> logits = torch.tensor([2.0, 1.0, 0.0, 2.5]).view(1, 4, 1)  # animal, bird, cat, sky
+    >>> Leaves(h, "leaf").scores(logits).flatten(), Leaves(h, "path").scores(logits).flatten()
+    (tensor([1.0000, 0.0000, 2.5000]), tensor([3.0000, 2.0000, 2.5000]))
+    """
+
+    channels: Int64[Tensor, " leaf"]
+    """Of the leaves."""
+    under: Float[Tensor, "n leaf"]
+    """1 where the leaf is the concept, or below it."""
+    above: Float[Tensor, "n n"]
+    """1 where the second concept is the first, or above it."""
+    below: Float[Tensor, "n n"]
+    """1 where the second concept is below the first."""
+    paths: Int64[Tensor, "leaf depth"]
+    """Each leaf's path from the top; the leaf again where it is short."""
+
+    def __init__(self, hierarchy: Hierarchy, decision: str = "leaf") -> None:
+        super().__init__()
+        self.decision = choose("model.decision", decision, DECISIONS)
+        channels = torch.tensor(hierarchy.leaf_indices)
+        above = torch.zeros(len(hierarchy), len(hierarchy))
+        for concept in range(len(hierarchy)):
+            above[concept, list(hierarchy.path_indices(concept))] = 1
+        paths = [list(hierarchy.path_indices(leaf)) for leaf in hierarchy.leaf_indices]
+        depth = max(map(len, paths))
+        self.register_buffer("channels", channels, persistent=False)
+        self.register_buffer("under", above[channels].T.contiguous(), persistent=False)
+        self.register_buffer("above", above, persistent=False)
+        self.register_buffer("below", above.T - torch.eye(len(hierarchy)), persistent=False)
+        rows = [path + path[-1:] * (depth - len(path)) for path in paths]
+        self.register_buffer("paths", torch.tensor(rows), persistent=False)
+
+    def scores(self, logits: Float[Tensor, "b n *size"]) -> Float[Tensor, "b leaf *size"]:
+        if self.decision == "leaf":
+            return logits.index_select(1, self.channels)
+        wide = logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
+        return torch.einsum("nl,bn...->bl...", self.under.to(wide.dtype), wide)
+
+    def probs(self, logits: Float[Tensor, "b n *size"]) -> Float[Tensor, "b n *size"]:
+        """Of every concept, given that exactly one leaf is true: never less than of anything below it."""
+        scores = self.scores(logits)
+        return torch.einsum("nl,bl...->bn...", self.under.to(scores.dtype), scores.softmax(1))
+
+    def deepest(
+        self, probs: Float[Tensor, "b n h w"], leaf: Int64[Tensor, "b h w"], least: float
+    ) -> tuple[Int64[Tensor, "b h w"], Float[Tensor, "b h w"]]:
+        """On the path to each pixel's leaf, the channel of the last concept that is at least so likely; and 1 where
+        there is such a concept, else 0 (and the topmost).
+        """
+        paths = self.paths.T[:, leaf]
+        sure, some = paths[0], torch.zeros_like(probs[:, 0])
+        for concept in paths:
+            likely = probs.gather(1, concept[:, None])[:, 0] >= least
+            sure = torch.where(likely, concept, sure)
+            some = torch.where(likely, 1.0, some)
+        return sure, some
