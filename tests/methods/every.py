@@ -21,12 +21,16 @@ SHARED = [(method, *ARRANGED[0]) for method in METHODS]
 """Those that two processes run: with diagnosis, which shares the most."""
 
 
-def trainer(method: str, psi: str, head: str, here: World | None = None, **train: Any) -> Trainer:
+def trainer(
+    method: str, psi: str, head: str, here: World | None = None, more: dict[str, Any] | None = None, **train: Any
+) -> Trainer:
+    """`more`: of psi and of the model."""
+    more = more or {}
     c = config(
         data={"val": None, "views": {"cutmix": 1.0}},
-        model={"head": head},
+        model={"head": head, **more.get("model", {})},
         method={"name": method, "teacher_decay": None},
-        psi={"name": psi, "threshold": 0.1},
+        psi={"name": psi, "threshold": 0.1, **more.get("psi", {})},
         train={"labeled_batch": 4, "unlabeled_batch": 4, **train},
     )
     made = Trainer(c, open_dataset(c.data), here or World(), None, None)  # type: ignore[arg-type]

@@ -96,3 +96,22 @@ def close(one, other, where=""):
         torch.testing.assert_close(one, other, rtol=1e-2, atol=1e-3, msg=where)
     else:
         assert one == other, where
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_levels_and_paths_with_every_method(method):
+    """Of the pixels that count, some are learned down to a superclass alone."""
+    more = {"model": {"decision": "path"}, "psi": {"levels": 0.3}}
+    made = trainer(method, "diagnosis", "hierarchical", more=more)
+    seen = []
+    psi = made.method.psi
+    made.method.psi = lambda *args: seen.append(found := psi(*args)) or found
+    made.method.psi.plan = psi.plan
+    made.method.psi.waits = psi.waits
+    assert all(math.isfinite(line["loss"]) for line in steps(made, 2))
+    if made.method.needs_unlabeled and seen:
+        leaves = made.model.leaf_channels
+        targets = [target for target, _ in seen]
+        assert all(target.sure is not None for target in targets)
+        counted = torch.cat([target.sure[target.weight > 0] for target in targets])
+        assert not torch.isin(counted, leaves).all()
