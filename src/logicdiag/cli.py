@@ -132,6 +132,19 @@ def _add_training(every: Any) -> None:
     check.add_argument("config", metavar="CONFIG", help="a YAML file")
     check.add_argument("changes", nargs="*", metavar="KEY=VALUE", help="settings to change")
     check.set_defaults(run=commands.data_check)
+    draw = data.add_parser(
+        "draw",
+        help="a random list of labelled images in which every common class occurs",
+        description="Writes a list file for data.labeled or data.val. The same seed draws the same list.",
+    )
+    draw.add_argument("config", metavar="CONFIG", help="a YAML file")
+    draw.add_argument("changes", nargs="*", metavar="KEY=VALUE", help="settings to change")
+    draw.add_argument("--count", type=int, required=True, metavar="N", help="images")
+    draw.add_argument("--seed", type=int, default=0, metavar="N", help="default: 0")
+    draw.add_argument("--of", metavar="S", help="a split or list to draw from; default: data.labeled")
+    draw.add_argument("--without", action="append", default=[], metavar="S", help="leave out the images of this list")
+    draw.add_argument("--out", required=True, metavar="FILE")
+    draw.set_defaults(run=commands.data_draw)
 
     show = every.add_parser(
         "demo",

@@ -16,7 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from .errors import ConfigError
-from .files import OUTPUTS, diagnose_file
+from .files import OUTPUTS, diagnose_file, written_whole
 from .files import Progress as Told
 from .logic.diagnosis import Diagnoser
 from .logic.hierarchy import Hierarchy
@@ -185,6 +185,24 @@ def data_check(args: argparse.Namespace) -> int:
         report = check(config.data, Path(args.config).parent, show)
     Console(highlight=False).print(report.render())
     return 0 if report.ok else 2
+
+
+def data_draw(args: argparse.Namespace) -> int:
+    from .data.draw import draw_list
+    from .engine.load import load_config
+
+    config = load_config(args.config, args.changes)
+    with showing_progress() as show:
+        drawn = draw_list(
+            config.data, args.count, args.seed, args.of, args.without, Path(args.config).parent, progress=show
+        )
+    out = Path(args.out)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with written_whole([out]) as [part]:
+        part.write_text("".join(f"{name}\n" for name in drawn.names), "utf-8")
+    missing = f"; not among them: {', '.join(drawn.missing)}" if drawn.missing else "; every class is among them"
+    sys.stdout.write(f"{out}: {len(drawn.names)} of {drawn.of} images{missing}\n")
+    return 0
 
 
 def demo(args: argparse.Namespace) -> int:

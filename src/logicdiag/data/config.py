@@ -57,7 +57,9 @@ class DataConfig:
     labeled: str = "train"
     """A split of the data set, or a list file: images whose masks are learned from."""
     unlabeled: str | list[str] | None = "rest"
-    """`rest` (the training images that are not labelled), a split, a folder, a glob, a list file, several, or null."""
+    """`rest` (the training images that are neither labelled nor in `val`), a split, a folder, a glob, a list file,
+    several, or null.
+    """
     val: str | None = "val"
     """A split or a list file to evaluate on; null: none."""
     hierarchy: str | dict[str, Any] | None = None

@@ -80,7 +80,7 @@ class Opening:
         wanted = {"labeled": self.found(labeled, labeled_from), "val": self.found(val, val_from)}
         self.layout.prepare(name for found in wanted.values() for name in found)
         labeled_names = wanted["labeled"]
-        unlabeled = self.unlabeled(labeled_names)
+        unlabeled = self.unlabeled({*labeled_names, *wanted["val"]})
         self.refuse_overlap(labeled_names, unlabeled, wanted["val"])
         items = {key: self.masked(found) for key, found in wanted.items()}
         lists = {
@@ -104,7 +104,8 @@ class Opening:
     def hidden(self) -> Split:
         """Unlabelled images of the data set itself that have a mask."""
         labeled, source = self.entries(self.config.labeled, "data.labeled")
-        photos = self.unlabeled(self.found(labeled, source))
+        val, val_from = ([], "none") if self.config.val is None else self.entries(self.config.val, "data.val")
+        photos = self.unlabeled({*self.found(labeled, source), *self.found(val, val_from)})
         names = [photo.name for photo in photos if photo.name in self.layout.images]
         self.layout.prepare(names)
         items = []
@@ -156,19 +157,20 @@ class Opening:
 
     # ---- images without labels ----------------------------------------------------------------------
 
-    def unlabeled(self, labeled: Iterable[str]) -> list[Photo]:
+    def unlabeled(self, used: Iterable[str]) -> list[Photo]:
+        """`used`: labelled or held out, and so not of the rest."""
         given = self.config.unlabeled
         photos: dict[str, Photo] = {}
         for value in [] if given is None else given if isinstance(given, list) else [given]:
-            for photo in self._photos(value, set(labeled)):
+            for photo in self._photos(value, set(used)):
                 photos.setdefault(photo.where, photo)
         return list(photos.values())
 
-    def _photos(self, value: str, labeled: set[str]) -> list[Photo]:
+    def _photos(self, value: str, used: set[str]) -> list[Photo]:
         if value == REST or value in self.layout.splits():
             entries, source = self.entries(self.layout.train if value == REST else value, "data.unlabeled")
             names = self.found((Entry(entry.image) for entry in entries), source)
-            return [self.layout.photo(name) for name in names if value != REST or name not in labeled]
+            return [self.layout.photo(name) for name in names if value != REST or name not in used]
         for path in self._paths(value):
             if path.is_dir():
                 if files := walk(path):
