@@ -94,6 +94,19 @@ def test_seeds_do_not_share(tmp_path):
     assert len({cell.key for cell in cells}) == 2
 
 
+def test_a_base_on_a_base(tmp_path):
+    """The nearest has the last word; a circle is refused."""
+    (tmp_path / "low.yaml").write_text(yaml.safe_dump({**settings(), "seeds": [1, 2], "jobs": 3}))
+    (tmp_path / "d.yaml").write_text("base: low.yaml\nseeds: [5]\ntrain: {steps: 7}\n")
+    top = tmp_path / "top.yaml"
+    top.write_text("base: '{dataset}.yaml'\ndataset: d\njobs: 4\n")
+    e = load_experiment(top)
+    assert (e.seeds, e.jobs, e.train["steps"], e.data) == ([5], 4, 7, settings()["data"])
+    (tmp_path / "low.yaml").write_text("base: d.yaml\n")
+    with pytest.raises(LogicDiagError, match="low.yaml: base is 'd.yaml', of which this file is a base itself"):
+        load_experiment(top)
+
+
 def test_base_and_changes(tmp_path):
     """A file below, then the experiment, then the command line; mappings are merged."""
     (tmp_path / "parts").mkdir()

@@ -139,8 +139,10 @@ def load_experiment(path: str | Path, changes: Sequence[str] = ()) -> Experiment
     return experiment
 
 
-def _with_base(data: dict[str, Any], path: Path) -> tuple[dict[str, Any], Path]:
-    """The keys of `base` under those of the file; and the folder that relative paths start at."""
+def _with_base(data: dict[str, Any], path: Path, above: tuple[Path, ...] = ()) -> tuple[dict[str, Any], Path]:
+    """The keys of `base`, which may have a base itself, under those of the file; and the folder that relative paths
+    start at.
+    """
     base = data["base"]
     if isinstance(base, dict):
         return _merged(base, data), path.parent
@@ -151,9 +153,13 @@ def _with_base(data: dict[str, Any], path: Path) -> tuple[dict[str, Any], Path]:
             raise ConfigError(f"{path}: base is {base!r}, so dataset must be given, such as dataset=NAME")
         base = base.replace(DATASET, data["dataset"])
     file = path.parent / base
-    below = read_settings(file if file.is_file() or not Path(base).is_file() else Path(base))
-    if "base" in below:
-        raise ConfigError(f"{file}: base is given, but this file is the base of {path} and cannot have one")
+    file = file if file.is_file() or not Path(base).is_file() else Path(base)
+    above = (*above, path.resolve())
+    if file.resolve() in above:
+        raise ConfigError(f"{path}: base is {base!r}, of which this file is a base itself")
+    below = read_settings(file)
+    if below.get("base") is not None:
+        below = _with_base({"dataset": data.get("dataset"), **below}, file, above)[0]
     return _merged(below, data), file.parent
 
 
