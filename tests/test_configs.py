@@ -12,7 +12,8 @@ from logicdiag.methods.build import METHODS
 from logicdiag.pseudo.build import PSI
 
 CONFIGS = Path(__file__).parent.parent / "configs"
-EXPERIMENTS = sorted((CONFIGS / "experiments").glob("*.yaml"))
+RECIPE = CONFIGS / "experiments" / "recipe.yaml"
+EXPERIMENTS = sorted({*(CONFIGS / "experiments").glob("*.yaml")} - {RECIPE})
 FILES = sorted(file for file in CONFIGS.rglob("*.yaml") if CONFIGS / "experiments" not in file.parents)
 
 
@@ -62,9 +63,23 @@ def test_experiments(file, dataset):
     counts = COUNTS[dataset] if file.stem == "methods" else COUNTS[dataset][:1]
     assert sorted({cell.labels for cell in cells}) == counts
     assert cells[0].config.data.labeled == f"splits/labeled_{counts[0]}_seed0.txt"
-    assert {cell.config.model.encoder for cell in cells} == {"tf_efficientnet_lite2"}
+    assert {cell.config.model.encoder for cell in cells} == {"tf_efficientnet_lite0"}
     assert len({cell.config.train.steps for cell in cells}) == 1
     assert all(cell.config.model.head == "hierarchical" or cell.config.psi.name == "threshold" for cell in cells)
     methods = load_experiment(EXPERIMENTS[0].parent / "methods.yaml", [f"dataset={dataset}"])
     recipe = {cell.key for cell in expand(methods) if cell.options["name"] == "LogicDiag"}
     assert recipe & {cell.key for cell in cells}
+
+
+@pytest.mark.parametrize("dataset", COUNTS)
+def test_the_recipe_is_chosen_on_nothing_that_is_reported(dataset):
+    """Other counts and seeds; what tables are made of is neither validated nor evaluated on."""
+    reported = load_experiment(EXPERIMENTS[0].parent / "methods.yaml", [f"dataset={dataset}"])
+    e = load_experiment(RECIPE, [f"dataset={dataset}-dev"])
+    cells = expand(e)
+    assert not {cell.labels for cell in cells} & set(COUNTS[dataset])
+    assert not {cell.seed for cell in cells} & set(reported.seeds)
+    of_tables = {reported.evaluate or expand(reported)[0].config.data.val}
+    assert e.evaluate is None
+    assert not {cell.config.data.val for cell in cells} & of_tables
+    assert {cell.config.train.steps for cell in cells} == {expand(reported)[0].config.train.steps}

@@ -17,7 +17,7 @@ from logicdiag.methods.loss import Loss
 from logicdiag.methods.method import Method, Setting, Step
 from logicdiag.models import ModelConfig, Segmenter, build_model
 from logicdiag.plan import Layout, Planned, moved
-from logicdiag.pseudo.build import build_knowledge, build_psi
+from logicdiag.pseudo.build import PsiSetting, build_knowledge, build_psi
 from logicdiag.pseudo.config import PsiConfig
 
 H = ld.Hierarchy.from_dict({"animal": ["bird", "cat"], "vehicle": {"car": ["taxi"], "bus": None}, "sky": None})
@@ -70,7 +70,7 @@ def made(
     return build_method(
         Setting(
             [network(head) for _ in range(networks)],
-            build_psi(config, build_knowledge(config, H), head, 0),
+            build_psi(PsiSetting(config, build_knowledge(config, H), head)),
             Loss(loss or LossConfig(), H, head),
             MethodConfig(**{"name": name, **PLAIN, **({"teacher_decay": 0.9} if name in AVERAGING else {}), **options}),  # type: ignore[arg-type]
             view,

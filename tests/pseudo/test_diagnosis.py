@@ -7,7 +7,7 @@ import logicdiag as ld
 from logicdiag.errors import ConfigError, LogicDiagError, OptionError
 from logicdiag.logic.diagnosis import STRATEGIES
 from logicdiag.plan import moved
-from logicdiag.pseudo.build import build_knowledge, build_psi
+from logicdiag.pseudo.build import PsiSetting, build_knowledge, build_psi
 from logicdiag.pseudo.config import PsiConfig
 from logicdiag.pseudo.diagnosis import Diagnosis
 from logicdiag.pseudo.target import Prediction
@@ -33,7 +33,7 @@ def probs(p):
 
 def psi(seed=0, reduce=None, **options):
     config = PsiConfig(**{"weight": "one", **options})
-    made = build_psi(config, build_knowledge(config, H), "hierarchical", seed, reduce)
+    made = build_psi(PsiSetting(config, build_knowledge(config, H), "hierarchical", seed, reduce))
     assert isinstance(made, Diagnosis)
     return made
 
@@ -215,7 +215,7 @@ def test_nothing_labelled_and_nothing_valid():
 def test_wrong_options(options, head, error, says):
     config = PsiConfig(**options)
     with pytest.raises(error, match=says):
-        build_psi(config, build_knowledge(config, H), head, 0)
+        build_psi(PsiSetting(config, build_knowledge(config, H), head))
 
 
 def test_rule_files_are_sought_beside_the_configuration(tmp_path):

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from logicdiag.logic.leaves import Leaves
-from logicdiag.pseudo.build import build_knowledge, build_psi
+from logicdiag.pseudo.build import PsiSetting, build_knowledge, build_psi
 from logicdiag.pseudo.config import PsiConfig
 
 from .test_diagnosis import H, prediction
@@ -12,7 +12,7 @@ from .test_diagnosis import H, prediction
 
 def made(decision="leaf", **options):
     config = PsiConfig(**{"weight": "one", **options})
-    return build_psi(config, build_knowledge(config, H), "hierarchical", 0, decision=decision)
+    return build_psi(PsiSetting(config, build_knowledge(config, H), "hierarchical", decision=decision))
 
 
 @pytest.mark.parametrize("decision", ["leaf", "path"])

@@ -20,7 +20,7 @@ from ..methods.loss import Loss
 from ..methods.method import Setting
 from ..models.norm import share_batch_norm
 from ..models.segmenter import Segmenter, build_model
-from ..pseudo.build import build_knowledge, build_psi
+from ..pseudo.build import PsiSetting, build_knowledge, build_psi
 from ..pseudo.target import Psi
 from ..pseudo.threshold import Threshold
 from .batches import batches_of
@@ -109,7 +109,7 @@ class Trainer:
         if not METHODS[c.method.name].needs_unlabeled:
             return Threshold(self.dataset.hierarchy, 1.0, c.model.head)  # never asked
         reduce = self.here.most if c.psi.quantifier == "min" else self.here.add
-        return build_psi(c.psi, self.knowledge, c.model.head, c.train.seed, reduce, c.model.decision)
+        return build_psi(PsiSetting(c.psi, self.knowledge, c.model.head, c.train.seed, reduce, c.model.decision))
 
     def facts(self) -> dict[str, Any]:
         """For the run's record."""

@@ -30,7 +30,7 @@ from ..logic.hierarchy import Hierarchy
 from ..methods.build import METHODS
 from ..models.segmenter import Segmenter
 from ..plan import moved
-from ..pseudo.build import build_psi
+from ..pseudo.build import PsiSetting, build_psi
 from ..pseudo.target import Prediction, Psi, Target
 from ..pseudo.threshold import Threshold
 from .tally import NONE, Tally
@@ -155,7 +155,8 @@ def _psi(run: Run) -> tuple[Psi, str]:
     c = run.config
     if c.model.head == "flat" and not METHODS[c.method.name].needs_unlabeled:
         return Threshold(run.hierarchy, 0.0, c.model.head), "likeliest"
-    return build_psi(c.psi, run.knowledge, c.model.head, c.train.seed, decision=c.model.decision), c.psi.name
+    psi = build_psi(PsiSetting(c.psi, run.knowledge, c.model.head, c.train.seed, decision=c.model.decision))
+    return psi, c.psi.name
 
 
 def leaf_paths(h: Hierarchy) -> Tensor:

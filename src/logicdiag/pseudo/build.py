@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from torch import Tensor
@@ -36,15 +37,23 @@ def rules_file(config: PsiConfig, base: Path | None = None) -> Path | None:
     return beside if beside.exists() else Path(config.rules)
 
 
-def build_psi(
-    config: PsiConfig,
-    knowledge: KnowledgeBase,
-    head: str,
-    seed: int,
-    reduce: Reduce | None = None,
-    decision: str = "leaf",
-) -> Psi:
-    psi = PSI[choose("psi.name", config.name, PSI)](config, knowledge, head, seed, reduce, decision)
+@dataclass(frozen=True)
+class PsiSetting:
+    """What psi is built from."""
+
+    config: PsiConfig
+    knowledge: KnowledgeBase
+    head: str
+    """Of the model: hierarchical or flat."""
+    seed: int = 0
+    reduce: Reduce | None = None
+    decision: str = "leaf"
+    """Which outputs of the hierarchical head decide."""
+
+
+def build_psi(setting: PsiSetting) -> Psi:
+    config, head = setting.config, setting.head
+    psi = PSI[choose("psi.name", config.name, PSI)](setting)
     if config.levels is None:
         return psi
     if head != "hierarchical":
@@ -57,30 +66,27 @@ def build_psi(
             f"psi.levels is {config.levels}, which needs one leaf a pixel: psi.families CDE, psi.root asserted, and a "
             "psi.strategy other than soft; or set psi.levels to null"
         )
-    return SureLevels(psi, Leaves(knowledge.hierarchy, decision), config.levels)
+    return SureLevels(psi, Leaves(setting.knowledge.hierarchy, setting.decision), config.levels)
 
 
-def _threshold(
-    config: PsiConfig, knowledge: KnowledgeBase, head: str, seed: int, reduce: Reduce | None, decision: str
-) -> Psi:
+def _threshold(s: PsiSetting) -> Psi:
     # where levels are left out one by one, none is left out altogether
-    least = config.threshold if config.levels is None else 0.0
-    return Threshold(knowledge.hierarchy, least, head, decision)
+    least = s.config.threshold if s.config.levels is None else 0.0
+    return Threshold(s.knowledge.hierarchy, least, s.head, s.decision)
 
 
-def _diagnosis(
-    config: PsiConfig, knowledge: KnowledgeBase, head: str, seed: int, reduce: Reduce | None, decision: str
-) -> Psi:
-    if head != "hierarchical":
+def _diagnosis(s: PsiSetting) -> Psi:
+    if s.head != "hierarchical":
         raise ConfigError(
-            f"psi.name is diagnosis, which reasons about every concept, but model.head is {head} and predicts leaves "
+            f"psi.name is diagnosis, which reasons about every concept, but model.head is {s.head} and predicts leaves "
             "alone; set model.head to hierarchical, or psi.name to threshold"
         )
-    diagnoser = Diagnoser(knowledge, config.strategy, config.q, config.connectives, config.quantifier, config.budget)
-    return Diagnosis(diagnoser, config.weight, seed, reduce)
+    c = s.config
+    diagnoser = Diagnoser(s.knowledge, c.strategy, c.q, c.connectives, c.quantifier, c.budget)
+    return Diagnosis(diagnoser, c.weight, s.seed, s.reduce)
 
 
-PSI: dict[str, Callable[[PsiConfig, KnowledgeBase, str, int, Reduce | None, str], Psi]] = {
+PSI: dict[str, Callable[[PsiSetting], Psi]] = {
     "diagnosis": _diagnosis,
     "threshold": _threshold,
 }
