@@ -129,3 +129,22 @@ def test_each_pixel_by_itself(name, dtype):
     found = kernels.path_bce(kernels.Intervals.of(h.parents, DEVICE), logits, target.leaf.flatten(1))
     wanted = losses.path_bce(logits.float(), target.leaf.flatten(1), losses.path_table(h).to(DEVICE))
     torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-4)
+
+
+@settings(max_examples=10, deadline=None)
+@given(NAMES, st.integers(0, 10**6), st.sampled_from(["sum", "mean"]), st.sampled_from([0.0, 0.7]))
+def test_levels_that_are_not_sure(name, seed, nodes, leaf):
+    """Any concept on the path to the leaf, also the leaf itself."""
+    h = Hierarchy.load(name)
+    logits, target = views(h, len(h), seed)
+    paths = [h.path_indices(i) for i in h.leaf_indices]
+    g = torch.Generator().manual_seed(seed)
+    depth = torch.randint(4, target.leaf.shape, generator=g).flatten().tolist()
+    sure = [paths[k][min(d, len(paths[k]) - 1)] for k, d in zip(target.leaf.flatten().tolist(), depth, strict=True)]
+    chosen = torch.tensor(sure, dtype=torch.int16, device=DEVICE).view_as(target.leaf)
+    target = Target(target.weight, target.leaf, None, chosen)
+    loss = losses.Loss(LossConfig(nodes=nodes, leaf=leaf), h, "hierarchical")
+    with pytest.MonkeyPatch.context() as patch:
+        (wanted, gradient), (found, of_kernel) = both_ways(loss, logits, target, patch)
+    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-4)
+    torch.testing.assert_close(of_kernel, gradient, rtol=1e-4, atol=1e-5)

@@ -12,7 +12,7 @@ from triton.runtime.jit import JITFunction
 import logicdiag as ld
 from logicdiag.data.config import ViewConfig
 from logicdiag.data.views import BLUR_RADIUS, plan_cutmix, plan_strong
-from logicdiag.kernels import triton_paths, triton_read, triton_truth, triton_views
+from logicdiag.kernels import triton_levels, triton_paths, triton_read, triton_truth, triton_views
 from logicdiag.kernels.tables import Gauge, Sweep
 from logicdiag.kernels.triton_loss import Intervals, leaf_loss, path_bce
 
@@ -88,6 +88,9 @@ def main() -> None:
         logits = torch.rand(2, len(h), 300).to(dtype).requires_grad_()
         leaf_loss(table, logits, leaf, weight, 1.0, per_leaf).backward()
         path_bce(table, logits.detach(), leaf)
+        sure = torch.zeros(2, 300, dtype=torch.int16)
+        leaf_loss(table, logits, leaf, weight, 1.0, per_leaf, sure).backward()
+        triton_levels.deepest(triton_levels.Paths.of(h.parents, "cpu"), logits.detach(), leaf, 0.95)
 
     key = {"seed": 0, "stream": "x", "step": 0, "slots": (0, 1)}
     plan = {name: torch.from_numpy(array) for name, array in plan_strong(ViewConfig(), **key).items()}

@@ -88,3 +88,16 @@ def leaf_intervals(parents: Sequence[int]) -> tuple[list[int], list[int]]:
         if parents[channel] != ROOT:
             last[parents[channel]] = max(last[parents[channel]], last[channel])
     return first, last
+
+
+def subtree_stops(parents: Sequence[int]) -> list[int]:
+    """For each channel the one after all that is below it; channels are in depth-first order.
+
+    >>> subtree_stops((-1, 0, 0, -1))
+    [3, 2, 3, 4]
+    """
+    stops = [channel + 1 for channel in range(len(parents))]
+    for channel in reversed(range(len(parents))):
+        if parents[channel] != ROOT:
+            stops[parents[channel]] = max(stops[parents[channel]], stops[channel])
+    return stops

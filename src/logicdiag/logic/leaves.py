@@ -43,6 +43,7 @@ class Leaves(nn.Module):
     def __init__(self, hierarchy: Hierarchy, decision: str = "leaf") -> None:
         super().__init__()
         self.decision = choose("model.decision", decision, DECISIONS)
+        self.parents = hierarchy.parents
         channels = torch.tensor(hierarchy.leaf_indices)
         above = torch.zeros(len(hierarchy), len(hierarchy))
         for concept in range(len(hierarchy)):

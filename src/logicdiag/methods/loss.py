@@ -63,17 +63,17 @@ class Loss:
             logits, target = at_points(logits, places), points_of(target, places)
         if self._fuses(logits, target):
             assert target.leaf is not None
-            return self._fused(logits, target.leaf, target.weight) * scale
+            return self._fused(logits, target.leaf, target.weight, target.sure) * scale
         loss = self._pixels(logits.float(), target)
         return (loss * target.weight).sum() * scale
 
     def _fuses(self, logits: Tensor, target: Target) -> bool:
-        if target.labels is not None or target.leaf is None or target.sure is not None:
+        if target.labels is not None or target.leaf is None:
             return False
         by_path = self.head == "hierarchical" and self.config.leaf > 0 and self.leaves.decision == "path"
         return fuses(logits.device) and logits.dtype != torch.float64 and not by_path
 
-    def _fused(self, logits: Tensor, leaf: Tensor, weight: Tensor) -> Tensor:
+    def _fused(self, logits: Tensor, leaf: Tensor, weight: Tensor, sure: Tensor | None) -> Tensor:
         """The same in one kernel each way, which reads the logits as they are."""
         from ..kernels.triton_loss import Intervals, leaf_loss
 
@@ -81,7 +81,10 @@ class Loss:
             self.intervals = Intervals.of(self.parents, logits.device)
         per_node = 0.0 if self.head == "flat" else 1.0 / (self.nodes if self.reduction == "mean" else 1)
         per_leaf = 1.0 if self.head == "flat" else self.config.leaf
-        return leaf_loss(self.intervals, logits.flatten(2), leaf.flatten(1), weight.flatten(1), per_node, per_leaf)
+        sure = None if sure is None else sure.flatten(1)
+        return leaf_loss(
+            self.intervals, logits.flatten(2), leaf.flatten(1), weight.flatten(1), per_node, per_leaf, sure
+        )
 
     def _pixels(self, logits: Float[Tensor, "b c ..."], target: Target) -> Float[Tensor, "b ..."]:
         if self.head == "flat":
@@ -96,7 +99,7 @@ class Loss:
             self.paths = self.paths.to(logits.device)
             self.leaves.to(logits.device)
         if target.sure is not None:
-            return self._sure_levels(logits, target.sure)
+            return self._sure_levels(logits, target.sure.long())
         loss = self._per_node(path_bce(logits, leaf, self.paths))
         if self.config.leaf:
             loss = loss + self.config.leaf * F.cross_entropy(self.leaves.scores(logits), leaf, reduction="none")

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 from ..errors import ConfigError
+from ..kernels.gpu import fuses
 from ..logic.leaves import Leaves
 from ..plan import Plan
 from .target import Prediction, Psi, Statistics, Target, counted
+
+if TYPE_CHECKING:
+    from ..kernels.triton_levels import Paths
+
+DEEPEST = 8
+"""Levels that the fused kernel takes."""
 
 
 class SureLevels:
@@ -22,6 +31,7 @@ class SureLevels:
         if not 0 < least <= 1:
             raise ConfigError(f"psi.levels is {least}, expected a number above 0, up to 1, or null")
         self.psi, self.leaves, self.least = psi, leaves, least
+        self.paths: Paths | None = None
 
     @property
     def waits(self) -> bool:
@@ -34,9 +44,21 @@ class SureLevels:
     def __call__(self, unlabeled: Prediction, labeled: Prediction) -> tuple[Target, Statistics]:
         target, statistics = self.psi(unlabeled, labeled)
         assert target.leaf is not None
-        if self.leaves.channels.device != unlabeled.logits.device:  # once: every move makes the device wait
-            self.leaves.to(unlabeled.logits.device)
-        probs = self.leaves.probs(unlabeled.logits.float())
-        sure, some = self.leaves.deepest(probs, target.leaf.long(), self.least)
+        sure, some = self._deepest(unlabeled.logits, target.leaf)
         target = Target(target.weight * some, target.leaf, None, sure)
         return target, statistics | counted(target, unlabeled.valid)
+
+    def _deepest(self, logits: Tensor, leaf: Tensor) -> tuple[Tensor, Tensor]:
+        if self.leaves.decision == "leaf" and fuses(logits.device) and self.leaves.paths.shape[1] <= DEEPEST:
+            return self._fused(logits, leaf)
+        if self.leaves.channels.device != logits.device:  # once: every move makes the device wait
+            self.leaves.to(logits.device)
+        return self.leaves.deepest(self.leaves.probs(logits.float()), leaf.long(), self.least)
+
+    def _fused(self, logits: Tensor, leaf: Tensor) -> tuple[Tensor, Tensor]:
+        from ..kernels.triton_levels import Paths, deepest
+
+        if self.paths is None:
+            self.paths = Paths.of(self.leaves.parents, logits.device)
+        sure, some = deepest(self.paths, logits.flatten(2), leaf.flatten(1), self.least)
+        return sure.view_as(leaf), some.view_as(leaf)

@@ -24,7 +24,7 @@ class Target:
     """Index into the hierarchy's leaves; of any whole type, below 0 where a pixel does not count."""
     labels: Float[Tensor, "b n h w"] | None = None
     """From 0 to 1, in channel order; taken instead of `leaf` where given."""
-    sure: Int64[Tensor, "b h w"] | None = None
+    sure: Integer[Tensor, "b h w"] | None = None
     """The channel of a concept on the path to `leaf`: what is below it is not sure, and not learned."""
 
     def cut(self, start: int, stop: int) -> Target:
