@@ -85,7 +85,7 @@ def test_one_pixel_of_a_batch(families):
 def test_long_lists_are_shortened():
     h = ld.Hierarchy.from_dict({f"g{i}": [f"g{i}_{j}" for j in range(5)] for i in range(5)})
     explanation = ld.Diagnoser(ld.KnowledgeBase(h, "E")).explain([0.9] * len(h), budget=50)
-    assert "minimal diagnoses (the likeliest 50):" in str(explanation)
+    assert "minimal diagnoses (the likeliest 50 of 15,625):" in str(explanation)
     assert "and 38 less likely ones" in str(explanation)
     assert explanation.as_dict()["exhaustive"] is False
 

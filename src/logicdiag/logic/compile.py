@@ -26,7 +26,7 @@ from .automaton import TooLarge, build, side_by_side
 from .enumerate import Weighted, count, enumerate_diagnoses, likeliest
 from .formula import Formula, atoms
 from .knowledge import KnowledgeBase
-from .search import Search
+from .search import Search, bits
 
 MOST_LISTED = 5_000_000
 """Without a budget, more minimal diagnoses of one observation than this are not listed."""
@@ -84,14 +84,15 @@ class Program:
 
     def enumerate(
         self, observed: Sequence[bool], flip: Sequence[float], budget: int | None
-    ) -> tuple[list[Weighted], bool]:
-        """The minimal diagnoses of one observation, likeliest first, and whether they are all of them."""
+    ) -> tuple[list[Weighted], int | None]:
+        """The minimal diagnoses of one observation, likeliest first, and how many there are; None: more than these."""
         parts: list[list[Weighted]] = []
-        total = 1
+        total, known = 1, True
         for part in self.parts:
             if isinstance(part, Search):
                 found, whole = part.enumerate(observed, flip, budget)
-                total *= len(found) if whole else len(found) + 1
+                total *= len(found)
+                known &= whole
                 parts.append(found)
             elif isinstance(part, PathProgram):
                 parts.append(_paths(part, observed, flip))
@@ -104,7 +105,7 @@ class Program:
         together: list[Weighted] = [(0.0, 0)]
         for found in parts:
             together = likeliest([(together, found)], budget)
-        return together, budget is None or total <= budget
+        return together, total if known else None
 
 
 def compile_knowledge(kb: KnowledgeBase, work: int = WORK) -> Program:
@@ -178,7 +179,7 @@ def _paths(program: PathProgram, observed: Sequence[bool], flip: Sequence[float]
                 mask |= 1 << row
                 row = program.layout.parents[row]
             flips = was ^ mask
-            found.append((sum(f for r, f in enumerate(flip) if flips >> r & 1), flips))
+            found.append((sum(flip[row] for row in bits(flips)), flips))
     return likeliest([(found, [(0.0, 0)])], None)
 
 

@@ -44,11 +44,19 @@ class Diagnosis:
 
 
 class Diagnoses(list[Diagnosis]):
-    """Minimal diagnoses, likeliest first. `exhaustive` is False where a budget left some out."""
+    """Minimal diagnoses, likeliest first; of more than a budget, those are the likeliest.
 
-    def __init__(self, found: Iterable[Diagnosis], exhaustive: bool) -> None:
+    `total` says how many there are, None where that is not known because a search was given up.
+    """
+
+    def __init__(self, found: Iterable[Diagnosis], total: int | None) -> None:
         super().__init__(found)
-        self.exhaustive = exhaustive
+        self.total = total
+
+    @property
+    def exhaustive(self) -> bool:
+        """Whether these are all."""
+        return self.total == len(self)
 
 
 class Diagnoser:
@@ -220,10 +228,10 @@ class Diagnoser:
             degrees = self.truth_degrees(column, dim=0)
         rows = column.index_select(0, self._order)
         flip = flip_log_odds(rows, self._trust(degrees or {}, rows.device, rows.dtype), self.strategy)
-        found, exhaustive = self.program.enumerate((rows[:, 0] > 0.5).tolist(), flip[:, 0].tolist(), budget)
+        found, count = self.program.enumerate((rows[:, 0] > 0.5).tolist(), flip[:, 0].tolist(), budget)
         weights = torch.tensor([weight for weight, _ in found], dtype=torch.float64)
         total = torch.logsumexp(weights, 0)
-        if not exhaustive:
+        if count != len(found):
             taken = self.program.diagnose(rows > 0.5, flip, "best", budget=self.budget)
             if taken.exhaustive is None or taken.exhaustive.all():  # then the normaliser over all of them is known
                 total = (flip * ((rows > 0.5) ^ taken.revised)).sum() - taken.log_prob[0]
@@ -233,7 +241,7 @@ class Diagnoser:
                 Diagnosis(frozenset(names[channel[row]] for row in range(len(names)) if mask >> row & 1), probability)
                 for (_, mask), probability in zip(found, torch.exp(weights - total).tolist(), strict=True)
             ),
-            exhaustive,
+            count,
         )
 
     def explain(

@@ -43,6 +43,7 @@ class Explanation:
             "broken": list(self.broken),
             "diagnoses": [{"flips": self._ordered(d), "probability": d.probability} for d in self.diagnoses],
             "exhaustive": self.diagnoses.exhaustive,
+            "total": self.diagnoses.total,
             "taken": {"flips": self._ordered(self.taken), "probability": self.taken.probability},
             "strategy": self.strategy,
             "revised": list(self.revised),
@@ -54,8 +55,7 @@ class Explanation:
             return "\n".join([*lines, "no rule is broken; the observation is its own diagnosis", ""])
         lines.append(f"broken rules ({len(self.broken)}):")
         lines += [f"  {text}" for text in self.broken]
-        how_many = f"{len(self.diagnoses)}" if self.diagnoses.exhaustive else f"the likeliest {len(self.diagnoses)}"
-        lines.append(f"minimal diagnoses ({how_many}):")
+        lines.append(f"minimal diagnoses ({self._how_many()}):")
         for diagnosis in self.diagnoses[:12]:
             mark = "->" if diagnosis.flips == self.taken.flips else "  "
             lines.append(f"{mark}{diagnosis.probability:7.1%}  {self._in_words(diagnosis)}")
@@ -64,6 +64,12 @@ class Explanation:
         lines.append(f"taken ({self.strategy}): {self._in_words(self.taken)}")
         lines.append(f"revised: {_listed(self.revised)}")
         return "\n".join(lines) + "\n"
+
+    def _how_many(self) -> str:
+        count, total = len(self.diagnoses), self.diagnoses.total
+        if self.diagnoses.exhaustive:
+            return f"{count}"
+        return f"the likeliest {count}" + (f" of {total:,}" if total is not None else "")
 
     def _drawing(self) -> list[str]:
         """The part of the tree that was observed or revised, with probabilities."""

@@ -128,10 +128,9 @@ class KnowledgeBase:
                 text = f"D: {'root' if parent == ROOT else names[parent]} -> {' | '.join(names[k] for k in kids)}"
                 counts[text] = int((none if parent == ROOT else none & own).sum())
             if "E" in self.families:
-                both = (group.double().T @ group.double()).long().tolist()
-                for i, first in enumerate(kids):
-                    for j in range(i + 1, len(kids)):
-                        counts[f"E: {names[first]} -> ~{names[kids[j]]}"] = both[i][j]
+                both = (group.double().T @ group.double()).long().triu(1)
+                for i, j in both.nonzero().tolist():
+                    counts[f"E: {names[kids[i]]} -> ~{names[kids[j]]}"] = int(both[i, j])
         for rule in self.pixel_rules:
             counts[rule.name] = int((~self.holds(rule, labels)).sum())
         return {name: count for name, count in counts.items() if count}
