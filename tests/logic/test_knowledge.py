@@ -61,6 +61,7 @@ def test_something_is_broken_exactly_where_labels_are_inconsistent():
         kb = random_knowledge(rng)
         for label in torch.rand(10, len(kb.hierarchy)) > 0.5:
             assert bool(kb.count_broken(label[None])) != bool(kb.is_consistent(label))
+            assert kb.broken_by(label.tolist()) == list(kb.count_broken(label[None]))
 
 
 def test_options_are_checked():

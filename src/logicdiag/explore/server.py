@@ -14,11 +14,10 @@ from fastapi.responses import JSONResponse, Response
 from starlette.concurrency import run_in_threadpool
 
 from ..errors import DataError, LogicDiagError
-from ..report.pixel import MOST
 from .guard import App, Guard
 from .images import MOST_BYTES, UnknownImage
 from .maps import draw, photo, summary
-from .session import Explorer, Setting
+from .session import Explorer, Setting, passing
 
 KINDS = {"html": "text/html", "js": "text/javascript", "css": "text/css"}
 PAGE = {
@@ -29,6 +28,7 @@ PAGE = {
     "dom.js": "explore/page",
     "form.js": "explore/page",
     "pixel.js": "explore/page",
+    "tree.js": "explore/page",
     "page.css": "report",
 }
 """The parts of the page, and where they are in the package; nothing else is ever read."""
@@ -58,8 +58,8 @@ class AskPixel:
     setting: Setting
     x: int
     y: int
-    most: int = MOST
-    """Diagnoses."""
+    most: int | None = None
+    """Of a pixel that is only passed: so many diagnoses and broken rules at most. None: all that are ever listed."""
 
 
 def application(explorer: Explorer, token: str, host: str = "127.0.0.1") -> App:
@@ -84,7 +84,10 @@ def application(explorer: Explorer, token: str, host: str = "127.0.0.1") -> App:
         return _png(draw(explorer.see(ask.image, ask.setting), ask.what, ask.of))
 
     def pixel(ask: AskPixel) -> Response:
-        return JSONResponse(explorer.pixel(ask.image, ask.setting, (ask.x, ask.y), ask.most).as_dict())
+        at = (ask.x, ask.y)
+        if ask.most is None:
+            return JSONResponse(explorer.pixel(ask.image, ask.setting, at).as_dict())
+        return JSONResponse(passing(explorer.pixel(ask.image, ask.setting, at, ask.most), ask.most))
 
     async def drop(request: Request) -> Response:
         data = bytearray()

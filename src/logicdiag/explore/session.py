@@ -147,6 +147,12 @@ class Explorer:
         return self.viewer.under(diagnoser, setting.seed), tuple(notes)
 
 
+def passing(pixel: Pixel, most: int) -> dict[str, Any]:
+    """What is told of a pixel that is only passed: the first broken rules, and how many there are."""
+    told = pixel.as_dict()
+    return {**told, "broken": told["broken"][:most], "breaks": len(told["broken"])}
+
+
 def own_setting(run: Run, seed: int) -> Setting:
     """The rules, families and strategy that the run was made with; the rules as text."""
     psi = run.config.psi

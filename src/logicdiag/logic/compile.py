@@ -26,7 +26,7 @@ from .automaton import TooLarge, build, side_by_side
 from .enumerate import Weighted, count, enumerate_diagnoses, likeliest
 from .formula import Formula, atoms
 from .knowledge import KnowledgeBase
-from .search import Search, bits
+from .search import Search
 
 MOST_LISTED = 5_000_000
 """Without a budget, more minimal diagnoses of one observation than this are not listed."""
@@ -85,7 +85,10 @@ class Program:
     def enumerate(
         self, observed: Sequence[bool], flip: Sequence[float], budget: int | None
     ) -> tuple[list[Weighted], int | None]:
-        """The minimal diagnoses of one observation, likeliest first, and how many there are; None: more than these."""
+        """The minimal diagnoses of one observation, likeliest first, and how many there are; None: more than these.
+
+        The budget bounds work, so there may be more than that where listing all of them is as quick.
+        """
         parts: list[list[Weighted]] = []
         total, known = 1, True
         for part in self.parts:
@@ -101,6 +104,8 @@ class Program:
                 total *= count(part, observed)
         if budget is None and total > MOST_LISTED:
             raise LogicDiagError(f"this observation has {total} minimal diagnoses; pass budget=N for the N likeliest")
+        if len(self.parts) == 1 and isinstance(self.parts[0], PathProgram):
+            return parts[0], total
         parts += [enumerate_diagnoses(p, observed, flip, budget) for p in self.parts if isinstance(p, Automaton)]
         together: list[Weighted] = [(0.0, 0)]
         for found in parts:
@@ -179,7 +184,7 @@ def _paths(program: PathProgram, observed: Sequence[bool], flip: Sequence[float]
                 mask |= 1 << row
                 row = program.layout.parents[row]
             flips = was ^ mask
-            found.append((sum(flip[row] for row in bits(flips)), flips))
+            found.append((sum(f for r, f in enumerate(flip) if flips >> r & 1), flips))
     return likeliest([(found, [(0.0, 0)])], None)
 
 

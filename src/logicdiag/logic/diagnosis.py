@@ -239,7 +239,7 @@ class Diagnoser:
         return Diagnoses(
             (
                 Diagnosis(frozenset(names[channel[row]] for row in range(len(names)) if mask >> row & 1), probability)
-                for (_, mask), probability in zip(found, torch.exp(weights - total).tolist(), strict=True)
+                for (_, mask), probability in zip(found[:budget], torch.exp(weights - total)[:budget].tolist(), strict=True)
             ),
             count,
         )

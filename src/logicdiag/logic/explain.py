@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from .hierarchy import Hierarchy
 from .knowledge import KnowledgeBase
 
@@ -103,11 +101,10 @@ def explain_observation(
     taken: Diagnosis,
     strategy: str,
 ) -> Explanation:
-    observed = torch.tensor([p > 0.5 for p in probabilities])
     return Explanation(
         kb.hierarchy,
         tuple(probabilities),
-        tuple(kb.count_broken(observed[None])),
+        tuple(kb.broken_by([p > 0.5 for p in probabilities])),
         diagnoses,
         taken,
         strategy,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
+from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -129,11 +130,30 @@ class KnowledgeBase:
                 counts[text] = int((none if parent == ROOT else none & own).sum())
             if "E" in self.families:
                 both = (group.double().T @ group.double()).long().triu(1)
-                for i, j in both.nonzero().tolist():
-                    counts[f"E: {names[kids[i]]} -> ~{names[kids[j]]}"] = int(both[i, j])
+                for (i, j), count in zip(both.nonzero().tolist(), both[both > 0].tolist(), strict=True):
+                    counts[f"E: {names[kids[i]]} -> ~{names[kids[j]]}"] = count
         for rule in self.pixel_rules:
             counts[rule.name] = int((~self.holds(rule, labels)).sum())
         return {name: count for name, count in counts.items() if count}
+
+    def broken_by(self, label: Sequence[bool]) -> list[str]:
+        """The rules that one label vector breaks: as `count_broken`, without a tensor for each rule."""
+        found: list[str] = []
+        names = [written(name) for name in self.hierarchy.names]
+        for parent, kids in self.groups:
+            true = [kid for kid in kids if label[kid]]
+            holds = parent != ROOT and label[parent]
+            if "C" in self.families and parent != ROOT and not holds:
+                found += [f"C: {names[kid]} -> {names[parent]}" for kid in true]
+            if "D" in self.families and not true and (holds or (parent == ROOT and self.root_holds)):
+                above = "root" if parent == ROOT else names[parent]
+                found.append(f"D: {above} -> {' | '.join(names[kid] for kid in kids)}")
+            if "E" in self.families:
+                found += [f"E: {names[a]} -> ~{names[b]}" for a, b in combinations(true, 2)]
+        if self.pixel_rules:
+            labels = torch.tensor(label, dtype=torch.bool)
+            found += [rule.name for rule in self.pixel_rules if not self.holds(rule, labels)]
+        return found
 
     def lint(self) -> list[Finding]:
         """Contradictions, classes that can never be true, redundant rules: see `logicdiag.logic.lint`."""

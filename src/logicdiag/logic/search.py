@@ -102,7 +102,7 @@ class Search:
                 heapq.heappush(heap, (-weight, opened, flips, kept, None))
             else:
                 for more_flips, more_kept, still, row in self._branches(pattern, flips, kept, broken):
-                    lost = min(0.0, flip[row]) - sum(max(0.0, flip[r]) for r in bits(more_kept & ~kept))
+                    lost = min(0.0, flip[row]) - sum(max(0.0, flip[r]) for r in _bits(more_kept & ~kept))
                     heapq.heappush(heap, (bound - lost, opened + row, more_flips, more_kept, still))
         if not found:
             flips = self._solver.some(pattern)
@@ -120,7 +120,7 @@ class Search:
                 text = f"this observation has more than {MOST_SEARCHED} minimal diagnoses"
                 raise LogicDiagError(f"{text}; pass budget=N for the N likeliest")
             return self.best_first(pattern, flip, budget), False
-        weighted = [(sum(flip[row] for row in bits(mask)), mask) for mask in masks]
+        weighted = [(sum(flip[row] for row in _bits(mask)), mask) for mask in masks]
         return sorted(weighted, key=lambda entry: (-entry[0], entry[1])), True
 
     def is_contradiction(self) -> bool:
@@ -202,7 +202,7 @@ class Search:
         """(flips, kept, clauses still broken, row flipped) for each way to mend the tightest broken clause."""
         decided = ~(flips | kept)
         choices = min(((self.clauses[i][0] | self.clauses[i][1]) & decided for i in broken), key=int.bit_count)
-        for row in bits(choices):
+        for row in _bits(choices):
             more = flips | 1 << row
             label = pattern ^ more
             touched = {*broken, *self._clauses_of[row]}
@@ -237,7 +237,7 @@ class _Solver:
         self.rows = rows
         self.solver: Any = Solver(name="cadical153")
         for true, false in clauses:
-            self.solver.add_clause([row + 1 for row in bits(true)] + [-(row + 1) for row in bits(false)])
+            self.solver.add_clause([row + 1 for row in _bits(true)] + [-(row + 1) for row in _bits(false)])
         self.switch = max(rows) + 1
 
     def satisfiable(self) -> bool:
@@ -248,7 +248,7 @@ class _Solver:
         if not flips:
             return None
         self.switch += 1
-        self.solver.add_clause([*(self._as_seen(pattern, row) for row in bits(flips)), -self.switch])
+        self.solver.add_clause([*(self._as_seen(pattern, row) for row in _bits(flips)), -self.switch])
         kept = [self._as_seen(pattern, row) for row in self.rows if not flips >> row & 1]
         found = self.solver.solve(assumptions=[*kept, self.switch])
         smaller = self._read(pattern) if found else None
@@ -270,7 +270,7 @@ class _Solver:
                 self.solver.add_clause([-block])
                 return None
             found.append(self._shrunk(pattern, self._read(pattern)))
-            self.solver.add_clause([*(self._as_seen(pattern, row) for row in bits(found[-1])), -block])
+            self.solver.add_clause([*(self._as_seen(pattern, row) for row in _bits(found[-1])), -block])
         self.solver.add_clause([-block])
         return found
 
@@ -289,7 +289,7 @@ class _Solver:
         return sum(1 << row for row in self.rows if (row + 1 in true) != bool(pattern >> row & 1))
 
 
-def bits(mask: int) -> list[int]:
+def _bits(mask: int) -> list[int]:
     rows = []
     while mask:
         low = mask & -mask

@@ -17,3 +17,12 @@ export function swatch(rgb) {
   mark.style.background = `rgb(${rgb.join(",")})`;
   return mark;
 }
+
+// What is there already is not written again, so that the browser has nothing to do.
+export function write(text, words) {
+  if (text.data !== words) text.data = words;
+}
+
+export function hide(element, hidden) {
+  if (element.hidden !== hidden) element.hidden = hidden;
+}

@@ -1,12 +1,11 @@
 // Asks the server and shows what it says. What depends on rules is asked with the rules, so pages do not disturb each other.
 
 import { ask, newestOnly, Refused } from "./ask.js";
-import { get, make, swatch } from "./dom.js";
+import { get, hide, make, swatch } from "./dom.js";
 import { complain, fill, setting } from "./form.js";
-import { draw, spoken } from "./pixel.js";
+import { LISTED, Panel, spoken } from "./pixel.js";
 
 const TYPING = 350; // milliseconds without a key until rules are applied
-const PASSING = 100; // diagnoses asked of a pixel that is passed; all of one that is pinned
 const MAPS = {
   photo: ["image", "The image itself"],
   prediction: ["prediction", "The likeliest leaf, as inference takes it"],
@@ -25,6 +24,7 @@ let shown = "repair"; // which map
 let at = null; // the pixel that is explained
 let pinned = false;
 let last = null; // its explanation
+let panel; // where it is drawn
 const chosen = { conflict: "any", probability: null }; // rule and class of those maps
 const addresses = new Map(); // of the pictures that are shown
 
@@ -165,7 +165,7 @@ function tell(found) {
 const explain = newestOnly(async (outdated, x, y) => {
   const under = applied;
   try {
-    const pixel = await ask("api/pixel", { ...under, x, y, ...(pinned ? {} : { most: PASSING }) });
+    const pixel = await ask("api/pixel", { ...under, x, y, ...(pinned ? {} : { most: LISTED }) });
     if (under === applied && !outdated()) show(pixel);
   } catch (error) {
     if (!(error instanceof Refused)) throw error;
@@ -176,19 +176,26 @@ const explain = newestOnly(async (outdated, x, y) => {
 function show(pixel) {
   last = pixel;
   get("pixel-title").textContent = `Pixel ${pixel.at[0]}, ${pixel.at[1]}`;
-  get("explanation").replaceChildren(...draw(pixel, facts.nodes, get("whole").checked));
+  panel.draw(pixel, get("whole").checked);
+  hide(get("none"), true);
+  hide(get("explanation"), false);
   get("explanation").dataset.at = pixel.at.join(",");
+  mark(pixel.at);
   if (pinned) get("spoken").textContent = spoken(pixel);
+}
+
+// Drawn with the explanation and not before it, so that one frame holds both.
+function mark(place) {
+  const cross = get("cross");
+  const [left, top] = place.map((pixel, axis) => (100 * (pixel + 0.5)) / size[axis]);
+  cross.style.transform = `translate(${left}cqw, ${top}cqh)`;
+  cross.toggleAttribute("data-pinned", pinned);
+  hide(cross, false);
+  hide(get("pinned"), !pinned);
 }
 
 function point(x, y) {
   at = [Math.min(Math.max(x, 0), size[0] - 1), Math.min(Math.max(y, 0), size[1] - 1)];
-  const cross = get("cross");
-  cross.hidden = false;
-  cross.style.left = `${(100 * (at[0] + 0.5)) / size[0]}%`;
-  cross.style.top = `${(100 * (at[1] + 0.5)) / size[1]}%`;
-  get("pinned").hidden = !pinned;
-  cross.toggleAttribute("data-pinned", pinned);
   explain(...at);
 }
 
@@ -233,7 +240,8 @@ function turn() {
   pinned = false;
   get("cross").hidden = get("pinned").hidden = true;
   get("pixel-title").textContent = "Pixel";
-  get("explanation").replaceChildren(make("p", { class: "note" }, "No pixel is pointed at yet."));
+  get("none").hidden = false;
+  get("explanation").hidden = true;
   apply();
 }
 
@@ -295,6 +303,7 @@ async function start() {
   get("colours").append(...leaves.map((node) => make("li", {}, swatch(node.colour), node.name)));
   get("example").textContent = facts.example;
   chosen.probability = facts.nodes[0].name;
+  panel = new Panel(facts.nodes, get("explanation"));
   fill(facts.setting);
   listen();
   select(shown);
