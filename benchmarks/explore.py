@@ -3,10 +3,11 @@
     python benchmarks/explore.py               # 513 x 513 pixels, the 94 classes of COCO
     python benchmarks/explore.py --size 65     # a smaller image
 
-The network is not trained, so that nearly every pixel is in conflict and has many diagnoses; of more than a hundred
-the page asks for the likeliest hundred, until the pixel is pinned. *server* is the question
-asked in this process; *round trip* goes through HTTP on loopback, JSON included. *repair* is a new rule over the whole
-image, with its numbers and one map.
+The network is not trained, so that nearly every pixel is in conflict and has many diagnoses; of these the page asks for
+the likeliest twelve, until the pixel is pinned. *server* is the question asked in this process; *HTTP* goes through
+loopback, JSON included; *browser* is from the pointer's event in Chromium until the explanation is laid out, and *painted*
+until a frame with it is painted, without a GPU (both only where Chromium is found). *repair* is a new rule over the
+whole image, with its numbers and one map.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
+from hovering import browser_times, find, measuring
+
 from logicdiag import Hierarchy
 from logicdiag.data.dataset import Dataset, Photo
 from logicdiag.engine.config import Config
@@ -39,15 +42,15 @@ from logicdiag.report.look import Viewer
 
 FRAME = 16.0
 TOKEN = "benchmark"
-PASSING = 100
-"""Diagnoses, as in explore.js."""
+PASSING = 12
+"""Diagnoses, as in pixel.js."""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--size", type=int, default=513)
     parser.add_argument("--hierarchy", default="coco")
-    parser.add_argument("--pixels", type=int, default=200)
+    parser.add_argument("--pixels", type=int, default=100)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         run = untrained_run(Path(folder) / "run", Hierarchy.load(args.hierarchy))
@@ -56,8 +59,8 @@ def main() -> None:
         explorer = Explorer(Viewer(run, device="cpu"), [Photo("noise", Held(image))])
         places = rng.integers(0, args.size, (args.pixels, 2)).tolist()
         print(f"{args.size} x {args.size} pixels, {len(run.hierarchy)} classes; milliseconds: median (95 %)\n")
-        print("| families | in conflict | diagnoses | server | round trip | repair |")
-        print("|---|---|---|---|---|---|")
+        print("| families | in conflict | diagnoses | server | HTTP | browser | painted | repair |")
+        print("|---|---|---|---|---|---|---|---|")
         medians = [measured(explorer, families, places) for families in ("CDE", "CD", "CE", "DE", "C", "D", "E")]
     print(f"\nslowest median {max(medians):.1f} ms: {'within' if max(medians) < FRAME else 'NOT WITHIN'} a frame")
 
@@ -81,6 +84,8 @@ def measured(explorer: Explorer, families: str, places: Sequence[Sequence[int]])
     asked = times(lambda x, y: explorer.pixel("g0", setting, (x, y), PASSING).as_dict(), places)
     socket = listen(LOOPBACK, 0)
     answering = server(explorer, TOKEN)
+    size = seen.look.chosen.shape[0]
+    page = measuring(answering, families, places, size)
     thread = threading.Thread(target=answering.run, args=([socket],))
     thread.start()
     connection = HTTPConnection(LOOPBACK, socket.getsockname()[1])
@@ -95,15 +100,19 @@ def measured(explorer: Explorer, families: str, places: Sequence[Sequence[int]])
 
     tripped = times(through_http, places)
     connection.close()
+    laid_out, painted = [], []
+    if find() is not None:
+        laid_out, painted = browser_times(page, f"http://{LOOPBACK}:{socket.getsockname()[1]}/measure?token={TOKEN}")
     answering.should_exit = True
     thread.join()
     socket.close()
     conflict = numbers["conflict"] / seen.look.chosen.numel()
     print(
         f"| {families} | {conflict:.0%} | {statistics.median(found):.0f} (most {max(found)}) | {shown(asked)} | "
-        f"{shown(tripped)} | {repair:.0f} |"
+        f"{shown(tripped)} | {shown(laid_out)} | {shown(painted)} | {repair:.0f} |",
+        flush=True,
     )
-    return statistics.median(tripped)
+    return statistics.median(laid_out or tripped)
 
 
 def times(ask: Callable[[int, int], object], places: Sequence[Sequence[int]]) -> list[float]:
@@ -116,6 +125,8 @@ def times(ask: Callable[[int, int], object], places: Sequence[Sequence[int]]) ->
 
 
 def shown(milliseconds: list[float]) -> str:
+    if not milliseconds:
+        return "no Chromium"
     return f"{statistics.median(milliseconds):.1f} ({statistics.quantiles(milliseconds, n=20)[-1]:.1f})"
 
 

@@ -69,6 +69,8 @@ def test_fewer_diagnoses_are_the_likeliest_of_all(explored):
         assert one["flips"] == other["flips"]
         assert one["probability"] == pytest.approx(other["probability"])
     assert (few["exhaustive"], every["exhaustive"]) == (False, True)
+    assert few["total"] == every["total"] == len(every["diagnoses"])
+    assert (few["broken"], few["breaks"]) == (every["broken"][:2], len(every["broken"]))
     assert few["taken"] == every["taken"]
     assert explored.ask("/api/pixel", {**whole, "most": 0}).error.startswith("most is 0, expected a whole number")
 

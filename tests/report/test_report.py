@@ -260,6 +260,20 @@ def test_networks_are_measured_once(run, monkeypatch):
         measure(run, again=True, device="cpu")
 
 
+def test_snapshots_are_measured_on_fewer_images_and_the_page_says_so(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(measuring, "SAMPLE", 2)
+    copy = shutil.copytree(run.path, tmp_path / "run", ignore=shutil.ignore_patterns("report.json"))
+    done = []
+    page = write_report([copy], tmp_path / "page.html", device="cpu", progress=lambda _, *at: done.append(at))
+    snapshot, *others = measure(open_run(copy), device="cpu")
+    names = [item.name for item in validation(run)]
+    assert list(snapshot.images) == [names[0], names[2]]
+    assert all(list(one.images) == names for one in others)
+    assert "measured on 2 of the 4 images, evenly taken" in page.read_text("utf-8")
+    assert done[-1] in ((2 + 4, 2 + 4), (2 + 4 + 4, 2 + 4 + 4))  # the best network may be the last
+    assert [at for at, _ in done] == sorted(at for at, _ in done)
+
+
 def test_the_best_network_may_be_the_last(run, evaluated, tmp_path):
     copy = shutil.copytree(run.path, tmp_path / "run")
     shutil.copy(copy / "last.safetensors", copy / "best.safetensors")

@@ -30,6 +30,8 @@ from .calibration import Reliability
 from .look import Viewer, validation
 
 CACHE = "report.json"
+SAMPLE = 20
+"""Images that snapshots are measured on: enough for how conflicts change, while the best and the last network take all."""
 FORMAT = 1
 """Changes when what is measured changes."""
 
@@ -107,6 +109,7 @@ def measure(
 ) -> list[Measured]:
     """All networks of a run on its validation images, or on `images` of them, evenly taken; the last one last.
 
+    Snapshots are measured on `SAMPLE` of these.
     Networks that were measured on these images are not measured again, unless `again`. Empty where the run has no
     validation images.
     """
@@ -114,19 +117,23 @@ def measure(
     if not items:
         return []
     wanted = moments(run)
-    keys = {moment.which: _key(run, moment, items, device) for moment in wanted}
+    taken = {m.which: items if m.which in ("best", "last") else evenly(items, SAMPLE) for m in wanted}
+    keys = {moment.which: _key(run, moment, taken[moment.which], device) for moment in wanted}
     known = {} if again else _read(run.path)
     found = {}
     networks = [moment for moment in wanted if moment.which != "best" or not _best_is_last(run)]
-    for number, moment in enumerate(networks):
+    total, before = sum(len(taken[moment.which]) for moment in networks), 0
+    for moment in networks:
+        mine = taken[moment.which]
+        start, before = before, before + len(mine)
         stored = known.get(moment.which, {})
         if stored.get("key") == keys[moment.which]:
             found[moment.which] = Measured.from_dict(stored)
             continue
         told = None
         if progress:
-            told = lambda _, done, of, n=number: progress("validation images", n * of + done, len(networks) * of)  # noqa: E731
-        found[moment.which] = _Meter(Viewer(run, moment.which, device), moment).measure(items, told)
+            told = lambda _, done, of, start=start: progress("validation images", start + done, total)  # noqa: E731
+        found[moment.which] = _Meter(Viewer(run, moment.which, device), moment).measure(mine, told)
     _write(run.path, {which: {"key": keys[which], **one.to_dict()} for which, one in found.items()})
     return [found[m.which] if m.which in found else replace(found["last"], moment=m) for m in wanted]
 

@@ -198,6 +198,10 @@ def conflicts(told: Told) -> Markup:
         found = [v["share"] if name == "any" else v["rules"][name] for v in shares]
         rules.append([FAMILIES.get(name, name), *map(shaded, found)])
     parts = [table("Pixels that break a rule, by family, in per cent", ["rules", *steps], rules)]
+    fewest, all_of = min(len(one.images) for one in over), len(told.last.images)
+    if fewest < all_of:
+        text = f"Networks before the last are measured on {fewest} of the {all_of} images, evenly taken."
+        parts.append(element("p", text, class_="note"))
     leaves = [[leaf, *(shaded(one.conflict["any"][leaf]) for one in over)] for leaf in told.run.hierarchy.leaves]
     by_class = table("Pixels in conflict, by their true class, in per cent", ["true class", *steps], leaves)
     parts.append(by_class if len(leaves) <= SMALL_TREE else folded("By class", by_class))
