@@ -5,9 +5,9 @@
 
 The network is not trained, so that nearly every pixel is in conflict and has many diagnoses; of these the page asks for
 the likeliest twelve, until the pixel is pinned. *server* is the question asked in this process; *HTTP* goes through
-loopback, JSON included; *browser* is from the pointer's event in Chromium until the explanation is laid out, and *painted*
-until a frame with it is painted, without a GPU (both only where Chromium is found). *repair* is a new rule over the
-whole image, with its numbers and one map.
+loopback, JSON included; *browser* is from the pointer's event in Chromium until the explanation is laid out, and
+*painted* until a frame with it is painted, without a GPU (both only where Chromium is found). *repair* is a new rule
+over the whole image, with its numbers and one map.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ import torch
 from safetensors.torch import save_file
 
 from hovering import browser_times, find, measuring
-
 from logicdiag import Hierarchy
 from logicdiag.data.dataset import Dataset, Photo
 from logicdiag.engine.config import Config

@@ -17,7 +17,7 @@ import uvicorn
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from tests.browser.chromium import QUIET, find  # noqa: E402
+from tests.browser.chromium import QUIET, find
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]

@@ -262,6 +262,9 @@ def test_an_image_of_one_s_own(explored, opened, tmp_path):
     page.locator("#file").set_input_files(tmp_path / "notes.png")
     expect(page.locator("#notice")).to_contain_text("notes.png: is not an image")
     expect(page.locator("#pixel-title")).to_have_text("Pixel 59, 29")
+    expect(page.locator("#notice")).to_be_in_viewport()
+    page.keyboard.press("Escape")
+    expect(page.locator("#notice")).to_be_hidden()
 
 
 DROP = """async () => {

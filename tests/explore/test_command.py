@@ -61,6 +61,7 @@ def test_help_needs_nothing_and_the_command_says_what_it_needs(run, monkeypatch,
         ("FLAT", "FLAT: the run has model.head flat, which predicts leaves alone"),
         ("nowhere", "nowhere is no run folder"),
         ("RUN nowhere.png", "nowhere.png: there is no such file"),
+        ("RUN notes.txt", "notes.txt: cannot be read as an image; it is in no format that is known"),
         ("RUN val_000", "val_000: neither a file nor an image in the data of RUN"),
         ("RUN --checkpoint beste", "checkpoint is 'beste', expected one of last, best"),
         ("RUN psi.strategy=greed", "did you mean 'greedy'"),
@@ -71,6 +72,7 @@ def test_help_needs_nothing_and_the_command_says_what_it_needs(run, monkeypatch,
 )
 def test_mistakes(run, flat_run, tmp_path, monkeypatch, capsys, arguments, says):
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "notes.txt").write_text("no image")
     places = {"RUN": str(run.path), "FLAT": str(flat_run.path)}
     for short, long in places.items():
         says = says.replace(short, long)
@@ -84,7 +86,9 @@ def test_a_port_that_is_taken(run, capsys):
         other.bind(("127.0.0.1", 0))
         other.listen()
         port = other.getsockname()[1]
-        assert f"--port {port} cannot be had on 127.0.0.1" in said(capsys, "explore", run.path, "--port", port)
+        told = said(capsys, "explore", run.path, "--port", port)
+        assert f"--port {port} cannot be had on 127.0.0.1" in told
+        assert told.endswith("; --port 0 takes a free one\n")
 
 
 def test_the_usual_port_gives_way(monkeypatch):

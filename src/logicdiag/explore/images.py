@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from ..data.dataset import Photo
-from ..data.files import BROKEN, ImageFile, walk
+from ..data.files import BROKEN, ImageFile, opened, walk
 from ..engine.run import Run
 from ..errors import DataError
 from ..report.look import find_image, validation
@@ -64,6 +64,9 @@ def given_images(run: Run, given: Sequence[str]) -> list[Photo]:
         return photos
     found: dict[str, Photo] = {}
     for name in given:
+        if Path(name).is_file():
+            with opened(Path(name)):  # what is no image is told now, and not when it is looked at
+                pass
         for photo in _below(Path(name)) if Path(name).is_dir() else [find_image(run, name)]:
             found.setdefault(os.path.realpath(photo.where), Photo(photo.name, photo.source))
     return list(found.values())

@@ -65,7 +65,8 @@ def listen(host: str, port: int | None) -> socket.socket:
             if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
                 raise OptionError(f"--host is {host!r}, which is no address of this computer") from None
             taken = f"--port {number}" if port else f"port {number}"
-            raise OptionError(f"{taken} cannot be had on {host}: {error.strerror}") from None
+            free = "; --port 0 takes a free one" if error.errno == errno.EADDRINUSE else ""
+            raise OptionError(f"{taken} cannot be had on {host}: {error.strerror}{free}") from None
     raise AssertionError
 
 

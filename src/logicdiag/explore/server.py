@@ -27,6 +27,7 @@ PAGE = {
     "ask.js": "explore/page",
     "dom.js": "explore/page",
     "form.js": "explore/page",
+    "maps.js": "explore/page",
     "pixel.js": "explore/page",
     "tree.js": "explore/page",
     "page.css": "report",
@@ -123,7 +124,7 @@ def _mistake(_request: Request, error: Exception) -> Response:
 def _not_understood(_request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
-    return _problem(f"{'.'.join(map(str, first['loc']))}: {first['msg']}", 422)
+    return _problem(f"{first['loc'][-1]}: {first['msg']}", 422)
 
 
 def _own_fault(_request: Request, error: Exception) -> Response:

@@ -236,10 +236,11 @@ class Diagnoser:
             if taken.exhaustive is None or taken.exhaustive.all():  # then the normaliser over all of them is known
                 total = (flip * ((rows > 0.5) ^ taken.revised)).sum() - taken.log_prob[0]
         names, channel = self.kb.hierarchy.names, self.program.layout.order
+        listed = zip(found[:budget], torch.exp(weights - total)[:budget].tolist(), strict=True)
         return Diagnoses(
             (
                 Diagnosis(frozenset(names[channel[row]] for row in range(len(names)) if mask >> row & 1), probability)
-                for (_, mask), probability in zip(found[:budget], torch.exp(weights - total)[:budget].tolist(), strict=True)
+                for (_, mask), probability in listed
             ),
             count,
         )

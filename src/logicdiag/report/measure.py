@@ -31,7 +31,7 @@ from .look import Viewer, validation
 
 CACHE = "report.json"
 SAMPLE = 20
-"""Images that snapshots are measured on: enough for how conflicts change, while the best and the last network take all."""
+"""Images that snapshots are measured on, enough for how conflicts change; the best and the last network take all."""
 FORMAT = 1
 """Changes when what is measured changes."""
 

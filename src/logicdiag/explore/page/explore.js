@@ -3,19 +3,10 @@
 import { ask, newestOnly, Refused } from "./ask.js";
 import { get, hide, make, swatch } from "./dom.js";
 import { complain, fill, setting } from "./form.js";
+import { indented, MAPS } from "./maps.js";
 import { LISTED, Panel, spoken } from "./pixel.js";
 
 const TYPING = 350; // milliseconds without a key until rules are applied
-const MAPS = {
-  photo: ["image", "The image itself"],
-  prediction: ["prediction", "The likeliest leaf, as inference takes it"],
-  before: ["outputs", "The leaf that the outputs above 0.5 say; striped where they break a rule, pale where they say none"],
-  repair: ["repair", "The leaf after repair; pale where not exactly one is true"],
-  conflict: ["conflicts", "Marked: the outputs break a rule"],
-  probability: ["probability", "The probability of one class"],
-  threshold: ["threshold", "The likeliest leaf where it is likely enough; pale elsewhere"],
-  changed: ["changed", "Marked: other labels than under the run's own rules"],
-};
 
 let facts; // of the run
 let size = [1, 1]; // of the image
@@ -118,16 +109,10 @@ function place() {
 
 function offer() {
   const select = get("of");
-  const names = shown === "probability" ? facts.nodes.map((node) => [node.name, indented(node)]) : rulesInForce;
+  const names = shown === "probability" ? facts.nodes.map((node) => [node.name, indented(node, facts.nodes)]) : rulesInForce;
   if (!names.some(([name]) => name === chosen[shown])) chosen[shown] = names[0][0];
   select.replaceChildren(...names.map(([value, text]) => make("option", { value }, text)));
   select.value = chosen[shown];
-}
-
-function indented(node) {
-  let depth = 0;
-  for (let above = node.parent; above !== null; above = facts.nodes[above].parent) depth += 1;
-  return "\u00a0\u00a0\u00a0".repeat(depth) + node.name;
 }
 
 let rulesInForce = [["any", "any rule"]];
@@ -272,6 +257,8 @@ function listen() {
   get("of").addEventListener("change", () => { chosen[shown] = get("of").value; quietly(() => showMap(shown)); });
   get("opacity").addEventListener("input", place);
   get("whole").addEventListener("change", () => last && at && show(last));
+  document.addEventListener("pointerdown", () => notice(null));
+  document.addEventListener("keydown", (event) => event.key === "Escape" && notice(null));
   const stage = get("stage");
   stage.addEventListener("pointermove", (event) => applied && !pinned && point(...under(event)));
   stage.addEventListener("click", (event) => { if (applied) { pinned = true; point(...under(event)); } });
