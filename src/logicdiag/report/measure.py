@@ -30,7 +30,7 @@ from .calibration import Reliability
 from .look import Viewer, validation
 
 CACHE = "report.json"
-SAMPLE = 20
+SAMPLE = 10
 """Images that snapshots are measured on, enough for how conflicts change; the best and the last network take all."""
 FORMAT = 1
 """Changes when what is measured changes."""
