@@ -437,3 +437,24 @@ def test_a_run_without_a_network(run, tmp_path, capsys):
     err = capsys.readouterr().err
     assert err == f"logicdiag: {copy / 'last.safetensors'} is not there; the run has no network yet\n"
     assert not (tmp_path / "r.html").exists()
+
+
+def test_a_part_of_the_images_is_said_to_be_one(run, tmp_path):
+    """By default no more are measured than a minute allows."""
+    copy = tmp_path / "run"
+    shutil.copytree(run.path, copy)
+    page = write_report([copy], tmp_path / "r.html", images=1, device="cpu").read_text("utf-8")
+    whole = len(validation(open_run(copy)))
+    assert f"On 1 of {whole} validation images, evenly taken (--images all: on every one), in per cent" in page
+    page = write_report([copy], tmp_path / "r.html", images=None, device="cpu").read_text("utf-8")
+    assert "On the validation images, in per cent" in page
+
+
+@pytest.mark.parametrize(("words", "images"), [([], 60), (["--images", "all"], None), (["--images", "7"], 7)])
+def test_how_many_images_the_command_measures(words, images, monkeypatch, tmp_path):
+    asked = []
+    written = tmp_path / "page.html"
+    written.write_text("page")
+    monkeypatch.setattr("logicdiag.report.page.write_report", lambda *args: asked.append(args[2]) or written)
+    assert main(["report", "some/run", *words]) == 0
+    assert asked == [images]

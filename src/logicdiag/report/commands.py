@@ -15,6 +15,9 @@ from ..errors import ConfigError, choose
 
 AddInference = Callable[[argparse.ArgumentParser, str, str], None]
 
+MOST = 60
+"""Validation images that a report measures by default: a minute's work on two cores."""
+
 
 def add_commands(every: Any, add_inference: AddInference) -> None:
     say = every.add_parser(
@@ -41,7 +44,13 @@ def add_commands(every: Any, add_inference: AddInference) -> None:
     )
     page.add_argument("runs", nargs="+", metavar="RUN", help="run folders, and KEY=VALUE")
     page.add_argument("--out", default="report.html", metavar="FILE", help="default: report.html")
-    page.add_argument("--images", type=int, metavar="N", help="measure on N of the images, evenly taken; default: all")
+    page.add_argument(
+        "--images",
+        type=_count,
+        default=MOST,
+        metavar="N",
+        help=f"measure on N of the validation images, evenly taken, or on all; default: {MOST}",
+    )
     page.add_argument("--shown", type=int, default=3, metavar="N", help="images in pictures; default: 3")
     page.add_argument("--again", action="store_true", help="measure anew what was measured")
     page.add_argument("--device", metavar="D", help="cpu, cuda, ...; default: a GPU if there is one")
@@ -77,6 +86,10 @@ def explain(args: argparse.Namespace) -> int:
     found = explain_pixel(viewer, viewer.look(image), at, args.image)
     sys.stdout.write(json.dumps(found.as_dict(), indent=2, ensure_ascii=False) + "\n" if args.json else str(found))
     return 0
+
+
+def _count(text: str) -> int | None:
+    return None if text == "all" else int(text)
 
 
 def report(args: argparse.Namespace) -> int:

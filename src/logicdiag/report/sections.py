@@ -13,6 +13,7 @@ from ..logic.hierarchy import Hierarchy
 from .confused import Group, sibling_groups, worst_pairs
 from .curves import Line, chart, legend_mark, reliability_chart, thinned
 from .html import Content, Markup, element, folded, joined, percent, shaded, table
+from .look import validation
 from .measure import Measured
 from .told import Told
 
@@ -44,7 +45,7 @@ def summary(runs: Sequence[Told]) -> Markup:
                 scores.append([f"{told.name}, {one.moment.which}", one.moment.step, *_scores(one, height)])
     if scores:
         head = ["network", "step", *(f"mIoU, {h}" for h in heads), "accuracy", "severity", "violations"]
-        parts.append(table("On the validation images, in per cent", head, scores))
+        parts.append(table(f"{_measured_on(runs)}, in per cent", head, scores))
         parts.append(
             element(
                 "p",
@@ -55,6 +56,15 @@ def summary(runs: Sequence[Told]) -> Markup:
             )
         )
     return joined(parts)
+
+
+def _measured_on(runs: Sequence[Told]) -> str:
+    """On all of the validation images, or on how many of them."""
+    counts = {(len(told.last.images), len(validation(told.run))) for told in runs if told.last is not None}
+    if all(some == whole for some, whole in counts):
+        return "On the validation images"
+    said = " or ".join(f"{some} of {whole}" for some, whole in sorted(counts))
+    return f"On {said} validation images, evenly taken (--images all: on every one)"
 
 
 def _described(told: Told) -> list[Content]:
