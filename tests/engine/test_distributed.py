@@ -59,7 +59,13 @@ def trained(tmp_path_factory):
     return path / "last.safetensors"
 
 
-@pytest.mark.parametrize("method", list(ARRANGED))
+USUAL = ("fixmatch", "st++")
+"""The others' steps are held together by tests/methods; their whole runs take long."""
+
+
+@pytest.mark.parametrize(
+    "method", [pytest.param(name, marks=() if name in USUAL else pytest.mark.slow) for name in ARRANGED]
+)
 def test_two_processes_are_one(tmp_path, method, trained):
     changes = {
         "model": {"weights": str(trained) if method in RANKING else None},
