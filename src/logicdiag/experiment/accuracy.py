@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -26,7 +26,7 @@ from ..engine.inference import predict_logits, where_to_run
 from ..engine.run import Run, open_run
 from ..errors import ConfigError, DataError, RunError
 from ..files import Progress, written_whole
-from ..logic.hierarchy import Hierarchy
+from ..logic.leaves import Leaves
 from ..methods.build import METHODS
 from ..models.segmenter import Segmenter
 from ..plan import moved
@@ -38,6 +38,7 @@ from .worker import SNAPSHOTS, snapshots
 
 PSEUDO = "pseudo.json"
 
+Item = TypeVar("Item")
 Loaded = tuple[int, NDArray[np.uint8], NDArray[np.uint8]]
 
 
@@ -72,7 +73,7 @@ def measure_run(
         raise RunError(f"{path}: the data set has another hierarchy now than the run was trained on")
     if not hidden.items:
         raise DataError(f"{path}: no unlabelled image (data.unlabeled) has a mask, so nothing can be measured")
-    items = _evenly(hidden.items, images)
+    items = evenly(hidden.items, images)
     done = 0
     loaded = read_ahead(_load, enumerate(items), max(2, run.config.data.workers))
     for batch in together(loaded, lambda one: one[2].shape):
@@ -124,7 +125,7 @@ class _Meter:
     def __init__(self, step: int, model: Segmenter, run: Run) -> None:
         self.step, self.model, self.knowledge = step, model, run.knowledge
         self.psi, self.name = _psi(run)
-        self.paths = leaf_paths(run.hierarchy)
+        self.paths = Leaves(run.hierarchy).under.T.bool()
         self.tally = Tally(run.hierarchy)
 
     @torch.no_grad()
@@ -159,20 +160,13 @@ def _psi(run: Run) -> tuple[Psi, str]:
     return psi, c.psi.name
 
 
-def leaf_paths(h: Hierarchy) -> Tensor:
-    """For each leaf, which concepts are true (leaves x concepts)."""
-    paths = torch.zeros(len(h.leaves), len(h), dtype=torch.bool)
-    for row, leaf in enumerate(h.leaf_indices):
-        paths[row, list(h.path_indices(leaf))] = True
-    return paths
-
-
 def spelled(labels: Tensor, paths: Tensor) -> Tensor:
     """The leaf whose path the labels (b, concepts, h, w) are, exactly; -1 where they are no such path.
 
+    >>> from logicdiag import Hierarchy
     >>> h = Hierarchy.from_dict({"animal": ["bird", "cat"], "sky": None})
     >>> cat, bird_alone, sky = [1, 0, 1, 0], [0, 1, 0, 0], [0, 0, 0, 1]
-    >>> spelled(torch.tensor([cat, bird_alone, sky]).bool().view(3, 4, 1, 1), leaf_paths(h)).flatten()
+    >>> spelled(torch.tensor([cat, bird_alone, sky]).bool().view(3, 4, 1, 1), Leaves(h).under.T.bool()).flatten()
     tensor([ 1, -1,  2])
     """
     out = torch.full_like(labels[:, 0], NONE, dtype=torch.int64)
@@ -184,7 +178,8 @@ def spelled(labels: Tensor, paths: Tensor) -> Tensor:
 # ---- images ----------------------------------------------------------------------------------------------------------
 
 
-def _evenly(items: Sequence[Masked], count: int | None) -> Sequence[Masked]:
+def evenly(items: Sequence[Item], count: int | None) -> Sequence[Item]:
+    """So many of them, from the first on; None: all."""
     if count is None or count >= len(items):
         return items
     return [items[i * len(items) // count] for i in range(count)]

@@ -89,7 +89,7 @@ class Jobs:
 
 def serve(jobs: Iterable[Job], answers: int = 1) -> None:
     """Do jobs, each with its own log, and answer a line after each. One process does many, because imports, a GPU's
-    context and its kernels take longer to load than a short run takes; a job that fails ends the process.
+    context and its kernels take long to load; a job that fails ends the process.
     """
     with open(os.dup(answers), "wb", buffering=0) as runner:
         for job in jobs:

@@ -10,15 +10,13 @@ from torch import Tensor
 
 from ..errors import ConfigError
 from ..kernels.gpu import fuses
+from ..kernels.tables import MOST_LEVELS
 from ..logic.leaves import Leaves
 from ..plan import Plan
 from .target import Prediction, Psi, Statistics, Target, counted
 
 if TYPE_CHECKING:
     from ..kernels.triton_levels import Paths
-
-DEEPEST = 8
-"""Levels that the fused kernel takes."""
 
 
 class SureLevels:
@@ -49,7 +47,7 @@ class SureLevels:
         return target, statistics | counted(target, unlabeled.valid)
 
     def _deepest(self, logits: Tensor, leaf: Tensor) -> tuple[Tensor, Tensor]:
-        if self.leaves.decision == "leaf" and fuses(logits.device) and self.leaves.paths.shape[1] <= DEEPEST:
+        if self.leaves.decision == "leaf" and fuses(logits.device) and self.leaves.paths.shape[1] <= MOST_LEVELS:
             return self._fused(logits, leaf)
         if self.leaves.channels.device != logits.device:  # once: every move makes the device wait
             self.leaves.to(logits.device)

@@ -7,11 +7,12 @@ from PIL import Image
 from torch import Tensor
 
 from ..data.dataset import Masked
+from ..experiment.accuracy import evenly
 from ..logic.hierarchy import Hierarchy
 from ..palette import leaf_colours
 from .html import Content, Markup, element, folded, joined, percent, picture
 from .look import Look, Viewer, truth_of, validation
-from .measure import Measured, evenly
+from .measure import Measured
 from .pictures import in_words, label_picture, mistake_picture, photo_picture, uri
 from .told import Told
 

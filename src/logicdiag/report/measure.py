@@ -23,6 +23,7 @@ from ..engine.load import plain
 from ..engine.metrics import IGNORED
 from ..engine.run import Run, read_metrics
 from ..errors import RunError
+from ..experiment.accuracy import evenly
 from ..experiment.worker import SNAPSHOTS, snapshots
 from ..files import Progress, written_whole
 from ..logic.knowledge import KnowledgeBase
@@ -136,12 +137,6 @@ def measure(
         found[moment.which] = _Meter(Viewer(run, moment.which, device), moment).measure(mine, told)
     _write(run.path, {which: {"key": keys[which], **one.to_dict()} for which, one in found.items()})
     return [found[m.which] if m.which in found else replace(found["last"], moment=m) for m in wanted]
-
-
-def evenly(items: Sequence[Any], count: int | None) -> list[Any]:
-    if count is None or count >= len(items):
-        return list(items)
-    return [items[i * len(items) // count] for i in range(count)]
 
 
 class _Meter:
