@@ -13,6 +13,7 @@ from ..errors import OptionError, choose
 from ..logic.hierarchy import Hierarchy
 from ..logic.leaves import Leaves
 from .decoder import Decoder
+from .depthwise import fuse_depthwise
 from .encoder import Encoder, build_encoder
 from .resize import resize
 from .weights import load_weights
@@ -130,4 +131,4 @@ def build_model(config: ModelConfig, hierarchy: Hierarchy, base: Path | None = N
     nn.init.constant_(model.classifier.bias, config.head_bias or 0.0)  # type: ignore[arg-type]  # it has a bias
     if config.weights is not None:
         load_weights(model, config.weights, base)
-    return model
+    return fuse_depthwise(model)
