@@ -17,4 +17,5 @@ def test_every_kernel_compiles_for_a_gpu(tmp_path):
     assert lines[-1] == f"all {len(lines) - 1}"
     kernels = {line.split()[0] for line in lines[:-1]}
     assert kernels >= {"_diagnose", "_add_few", "_add_many", "_total", "_degrees", "_forward", "_backward", "_colour"}
+    assert kernels >= {"_gathered", "_spread_out", "_weight_sums", "_add_up"}
     assert all(int(line.split()[1]) > 0 for line in lines[:-1])

@@ -12,7 +12,7 @@ from triton.runtime.jit import JITFunction
 import logicdiag as ld
 from logicdiag.data.config import ViewConfig
 from logicdiag.data.views import BLUR_RADIUS, plan_cutmix, plan_strong
-from logicdiag.kernels import triton_levels, triton_paths, triton_read, triton_truth, triton_views
+from logicdiag.kernels import triton_depthwise, triton_levels, triton_paths, triton_read, triton_truth, triton_views
 from logicdiag.kernels.tables import Gauge, Sweep
 from logicdiag.kernels.triton_loss import Intervals, leaf_loss, path_bce
 
@@ -70,6 +70,11 @@ def reasoning(h: ld.Hierarchy, dtype: torch.dtype, root: str = "asserted", rules
         triton_truth.degrees_of(gauge, sums, torch.tensor(600.0, dtype=torch.float64), 5.0, "CDE")
 
 
+def depthwise(dtype: torch.dtype, channels: int, window: triton_depthwise.Window) -> None:
+    x = torch.rand(2, channels, 60, 60).to(dtype, memory_format=torch.channels_last).requires_grad_()
+    triton_depthwise.conv2d(x, torch.rand(channels, 1, *window[:2], requires_grad=True), window).sum().backward()
+
+
 def main() -> None:
     JITFunction.run = instead_of_launching
     triton_read.how_to_read = lambda values: (
@@ -97,6 +102,10 @@ def main() -> None:
     boxes = torch.from_numpy(plan_cutmix(**key, size=(40, 40), probability=1.0)["boxes"])
     triton_views.strong_view(torch.rand(2, 3, 40, 40), plan, boxes, BLUR_RADIUS)
     triton_views.strong_view(torch.rand(2, 3, 40, 40), plan, None, BLUR_RADIUS)
+
+    depthwise(torch.bfloat16, 48, triton_depthwise.Window(3, 3, 1, 1, 1, 1, 1, 1))
+    depthwise(torch.float32, 7, triton_depthwise.Window(5, 5, 2, 1, 1, 1, 2, 2))
+    depthwise(torch.float16, 64, triton_depthwise.Window(7, 7, 1, 2, 6, 6, 6, 6))
     sys.stdout.write(f"all {len(done)}\n")
 
 
