@@ -37,3 +37,11 @@ def test_the_explorer_s():
     shown = run("explore.py", "--size", "33", "--pixels", "3", "--hierarchy", "voc2012")
     assert shown.startswith("33 x 33 pixels, 24 classes")
     assert shown.count("\n| ") == 8
+
+
+def test_depthwise_layers():
+    """On a CPU only their bytes."""
+    shown = run("depthwise.py", "--encoders", "tf_efficientnet_lite0:64", "--batch", "2")
+    rows = [line.split(" | ") for line in shown.splitlines() if line.startswith("| ")][1:]
+    assert rows[0][:3] == ["| 32 x 32 x 32, 3 x 3 / 1", "1", "0.3"]
+    assert sum(int(row[1]) for row in rows[:-1]) == int(rows[-1][1]) == 16
