@@ -5,9 +5,11 @@ import math
 import pytest
 import torch
 
+from logicdiag.data.config import ViewConfig
 from logicdiag.errors import ConfigError
 from logicdiag.methods.config import U2PLConfig
 from logicdiag.methods.contrast import Pixels, confident, contrast, negatives
+from logicdiag.methods.loss import Loss
 from logicdiag.methods.memory import Memory, drawn, lots
 from logicdiag.methods.partition import alone, entropy, parted
 from logicdiag.methods.u2pl import at_size
@@ -68,6 +70,16 @@ class TestU2PL(MethodTester):
         method = made("u2pl", "threshold", u2pl=U2PLConfig(unreliable=0.4))
         reliable, pixels = method.losses(a_step(method, progress=0.5)).statistics["reliable"]
         assert float(reliable / pixels) == pytest.approx(0.8, abs=0.001)
+
+    def test_the_loss_is_a_mean_over_reliable_pixels(self, monkeypatch):
+        """Were each pixel's loss 1, so would be the mean of any of them."""
+        method = made("u2pl", "threshold", view=ViewConfig(cutmix=0.0), u2pl=U2PLConfig(unreliable=0.4))
+        step = a_step(method, progress=0.0)
+        monkeypatch.setattr(Loss, "__call__", lambda _, logits, target, plan: target.weight.sum())
+        found = method.losses(step)
+        reliable, pixels = found.statistics["reliable"]
+        assert float(reliable / pixels) == pytest.approx(0.6, abs=0.001)
+        assert float(found.parts["unlabeled"]) == pytest.approx(1.0)
 
     def test_the_share_falls_over_the_run(self):
         method = made("u2pl", u2pl=U2PLConfig(unreliable=0.3))
