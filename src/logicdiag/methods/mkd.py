@@ -1,5 +1,6 @@
 """Mutual knowledge distillation (Yuan et al., "Semi-supervised Semantic Segmentation with Mutual Knowledge
-Distillation", arXiv 2208.11499, 2022): two students, each with an averaged teacher that teaches the other one.
+Distillation", ACM Multimedia 2023, arXiv 2208.11499): two students, each with an averaged teacher that teaches the
+other one.
 
     L     = L_s + lambda (1.5 L_mkd + L_cps)
     L_s   = mean over labelled pixels of                            H(p1, y) + H(p2, y)
@@ -7,15 +8,22 @@ Distillation", arXiv 2208.11499, 2022): two students, each with an averaged teac
     L_cps = the same of                                             H(p1, psi(p2)) + H(p2, psi(p1))
 
 p1 and p2 are the students' predictions of strong views with CutMix, from perturbed features; q1 and q2 those of their
-teachers of the weak views, mixed alike. The paper's psi is the likeliest class (psi = threshold with `psi.threshold:
-0`). Terms and constants are those of the code that the authors publish (semi-mmseg): the two weigh 1.5 and 1 from the
-first step on (lambda 1, `method.ramp: [0, 0]`), and a teacher keeps min(1 - 1 / step, 0.6) of itself.
+teachers of the weak views, mixed alike. Terms and constants are those of the code that the authors publish
+(semi-mmseg): the two weigh 1.5 and 1 from the first step on (lambda 1, `method.ramp: [0, 0]`), a teacher keeps
+min(1 - 1 / step, 0.6) of itself, and psi is the likeliest class (psi = threshold with `psi.threshold: 0`); it also has
+a threshold for the teachers' labels, which is off.
 
-Where ours differs: the paper perturbs features by ISDA, a bound of the softmax cross entropy under Gaussian noise with
-each class's covariance. It is one of leaves alone, which the hierarchical head and repaired labels are not; so here
-channels of the strong views' features are dropped with probability `method.feature_dropout`, as UniMatch does, other
-ones for each student. Strong views and boxes are those of all our methods; teachers keep 0.996 and are in inference
-mode; pixels of labelled views that have no label do not count. The first teacher is evaluated, as in all our methods.
+Where ours differs:
+- The authors perturb features by ISDA, a bound of the softmax cross entropy under Gaussian noise with each class's
+  variances, of which it takes 0 at the start and 1.5 at the end; those of all networks and views. It is one of leaves
+  alone, which the hierarchical head and repaired labels are not. So here channels of the features of strong views are
+  dropped with probability `method.feature_dropout`, as UniMatch does, other ones for each student; labelled views and
+  teachers keep theirs.
+- Strong views and boxes are those of all our methods; theirs have one change of five and three boxes, and their weak
+  and labelled views change colours, too. Losses of pseudo labels are taken at the view's size, theirs at an eighth.
+- Labelled and strong views share a pass. Teachers keep 0.996 and are in inference mode, theirs in training mode. Pixels
+  of labelled views that have no label do not count.
+- The first teacher is evaluated, as in all our methods; in their code, the first student.
 """
 
 from __future__ import annotations
@@ -37,7 +45,7 @@ DISTILLED, CROSSED = 1.5, 1.0
 
 
 class MKD(Mutual):
-    paper = Paper("MKD", "Yuan et al.", "arXiv", 2022)
+    paper = Paper("MKD", "Yuan et al.", "ACM MM", 2023)
     learned, taught = 4, 4
     averaged: ClassVar[int] = 2
     label_names = ("psi/teacher1", "psi/teacher2", "psi/student1", "psi/student2")
