@@ -13,19 +13,23 @@ labelled pixels of c,  Conf_c <- alpha Conf_c + (1 - alpha) mean p(c).  Three th
 
 Constants: alpha 0.999, beta 1, gamma 2, copy-paste with probability 0.5, areas from 3 % of a view on, as in the
 authors' code for VOC; all are options in `method.ael`. There, lambda = 1, the teacher's decay is 0.99 and psi's
-threshold 0.7.
+threshold 0.7 (Cityscapes: none).
 
 Where ours differs:
 - The weight is told by psi and by w together; pixels that psi leaves out stay in the sum of w, as in the authors' code.
 - With the hierarchical head, p is a softmax over the leaves' logits.
 - The bank starts as the mean of what it has seen, class by class, where the authors' starts at random; a class that a
-  batch does not show is left alone.
+  batch does not show is left alone, where in their code it counts as 0.
 - Partners are neighbours in the batch, and the class is drawn from what the partner shows; the paper draws one first
-  and then looks for an image that shows it. Boxes have the sizes of our CutMix, around a random pixel of the class,
-  where the paper takes the bounding box of an object. Pasted pixels stay where they are, at their size, and L^l is
-  divided by the pixels that were labelled before.
+  and then looks for an image that shows it. Boxes have the sizes of our CutMix, around a random pixel of the class, and
+  some views have none (`data.views.cutmix`); the paper cuts the bounding box of an object, into every view.
+- Pasted pixels stay where they are, at their size, and L^l is divided by the pixels that were labelled before. What is
+  pasted is drawn and measured as what is cut is. The authors' code draws it by softmax(sqrt(1 - Conf)), leaves out five
+  classes that are frequent in Cityscapes, asks for no area, and on Cityscapes pastes three classes at a time.
 - Pixels are sampled by their pseudo label; in the authors' code, by what the student says. Colours change as in
-  `fixmatch`. The labelled loss is the one of all methods, without hard example mining or an auxiliary head.
+  `fixmatch`; theirs stay. Labelled views learn their labels alone; in their code, the teacher's labels of them, too,
+  sampled and weighed alike. The teacher is in inference mode, theirs in training mode. The labelled loss is the one of
+  all methods, without hard example mining or an auxiliary head.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ class U2PLConfig:
     channels: int = 256
     """Of a representation."""
     queue: int = 4096
-    """Negatives of each class that are remembered. The paper: 30000."""
+    """Negatives of each class that are remembered. The authors' code: 30000, and 50000 of the first class."""
 
     def check(self) -> None:
         if not 0 <= self.unreliable < 1:

@@ -7,15 +7,17 @@
 
 The paper's psi is the likeliest class, however unlikely (psi = threshold with `psi.threshold: 0`). No gradient goes
 through a label. With CutMix each network labels the unlabelled images as they are, and the labels are mixed as the
-images are which the other one sees. The paper has lambda = 1.5 (VOC 2012) and 6 (Cityscapes), at once; the
-first network alone is used afterwards.
+images are which the other one sees. The authors have lambda = 1.5 (VOC 2012) and 6 (Cityscapes), at once, and in their
+code 1 and 5 with CutMix. The first network alone is used afterwards.
 
 Where ours differs: labels of unlabelled views are made by the networks as they are at inference, where the authors'
 code leaves batch norm in training mode, so that a label does not depend on its neighbours in the batch; those of
 labelled views are taken from the pass that learns, which costs nothing; pixels of labelled views that have no label
-do not count. The authors' code leaves the labelled part of L_cps out where it mixes; here it stays, as in the
-equations. A view has one box of CutMix, from its neighbour in the batch, theirs three, from a second batch. The
-averaged copy of the first network (`method.teacher_decay`) is evaluated and never asked for labels; the paper has none.
+do not count. The authors' code leaves the labelled part of L_cps out where it mixes, and elsewhere takes one mean over
+all pixels; here there are two means, as in the equations. A view has one box of CutMix or none (`data.views.cutmix`),
+from its neighbour in the batch; each of theirs has three, from a second batch. L_s is the one of all methods; theirs
+mines hard examples on Cityscapes. The averaged copy of the first network (`method.teacher_decay`) is evaluated and
+never asked for labels; the paper has none.
 """
 
 from __future__ import annotations

@@ -4,9 +4,12 @@ The weak view of an unlabelled image makes the label, a strong view learns it:
 
     L = L^l + lambda / N^u  sum_j H(h(A(u_j)), psi(h(alpha(u_j))))
 
-Where ours differs from the papers: strong views are those of ST++ and UniMatch (colour jitter, gray, blur, CutMix);
-labelled and strong views go through the student in one pass, so they share batch-norm statistics; the weak view goes
-through an averaged teacher. `method.teacher_decay: 0` is the papers' way: the student itself, as it is at inference.
+Constants: FixMatch has lambda = 1 and a threshold of 0.95, LogicDiag lambda = 5; both at once (`method.ramp: [0, 0]`).
+
+Where ours differs from the papers: strong views are those of UniMatch (colour jitter, gray, blur, CutMix); labelled and
+strong views go through the student in one pass, so they share batch-norm statistics; the weak view goes through an
+averaged teacher. With `method.teacher_decay: 0` the student labels for itself, as in the papers, but as it is at
+inference, where the authors of FixMatch take its labels from the pass that learns, batch norm in training mode.
 """
 
 from __future__ import annotations

@@ -6,20 +6,27 @@
        s(u) = 1 / (K - 1)  sum_{j < K} meanIoU(M_j(u), M_K(u))
 
    The stable half is labelled by this network, which is then frozen; a new one learns from labels and pseudo labels.
-3. All images are labelled by that second network, and a third one learns from all of them.
+3. The other half is labelled by that second network, and a third one learns from all images.
 
-In stages 2 and 3, L = L^l + lambda H(h(A(u)), psi(g(u))), where g is the network of the stage before.
+In stages 2 and 3, L = L^l + lambda H(h(A(u)), psi(g(u))), where g is the network that labels.
 
 Constants: K = 3, half of the images, as many epochs for each stage; all are options in `method.stages`. The paper has
 lambda = 1, no threshold and no averaged teacher (`method.teacher_decay: 0`).
 
 Where ours differs:
 - The stages are shares of the run's steps, 0.3, 0.3 and 0.4: all methods take as many steps.
-- Pseudo labels are made by g on the weak view, as it is learned from, where the paper writes them down once; so psi
-  hears of the whole batch, as in all methods, and labels fit any crop. Colours and CutMix are as in `fixmatch`.
+- In stage 3 the second network labels all images, where in the paper the stable half keeps the labels of the first: so
+  one frozen network is kept, and one pass labels.
+- Pseudo labels are made by g on the weak view, as it is learned from, where the paper writes them down once, each by
+  ten predictions (five sizes, mirrored or not); so psi hears of the whole batch, as in all methods, and labels fit any
+  crop.
+- Strong views are those of `fixmatch`: colours and blur as in the paper, but CutMix where it has Cutout.
+- Labelled and unlabelled views have a mean each. The authors draw both into one batch, labelled images repeated until
+  there are as many, and take one mean of it: half of ours, with lambda = 1.
+- The network at the end of a stage labels; the authors' code takes the one that was best on the validation images.
 - With an averaged teacher, it is the averaged network that is evaluated, ranked with, and frozen; it begins anew with
   each stage, as the student, the optimiser and its schedule do (`method.stages.anew`).
-- A new student starts from the weights of the first, the very same ones.
+- A new student starts from the weights of the first, the very same ones; theirs has a new random decoder.
 """
 
 from __future__ import annotations

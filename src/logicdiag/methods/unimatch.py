@@ -5,9 +5,15 @@
 s1 and s2 are strong views of one weak view w, with CutMix of their own; fp is w decoded from features of which each
 channel is dropped with probability 1/2, the rest scaled up.
 
-Where ours differs: boxes of CutMix come from the neighbour in the batch, the paper's from a second batch; the paper
-halves L^l as well, which is a factor of the learning rate; which channels fall is keyed by seed, step and place in the
-batch, as all our draws are. The paper has lambda = 1 and no averaged teacher (`method.teacher_decay: 0`).
+Constants: lambda = 1 at once, a threshold of 0.95 (VOC 2012; 0 for Cityscapes), and no averaged teacher
+(`method.teacher_decay: 0`).
+
+Where ours differs: boxes of CutMix come from the neighbour in the batch, the paper's from a second batch; the authors
+halve the whole of L, which is a factor of the learning rate. Labels are made by the teacher, or by the student as it is
+at inference; theirs by the student in the pass that learns, in training mode, but for what comes in by CutMix. All
+views share one pass, and w is decoded with features dropped alone; theirs take two, and w is decoded both ways. Which
+channels fall is keyed by seed, step and place in the batch, as all our draws are. L^l is the one of all methods; theirs
+mines hard examples on Cityscapes.
 """
 
 from __future__ import annotations
