@@ -6,10 +6,12 @@ import subprocess
 import sys
 from contextlib import ExitStack
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
 
+from logicdiag.data.dataset import IGNORE
 from logicdiag.data.open import open_dataset
 from logicdiag.engine.distributed import World
 from logicdiag.engine.optimizer import Optimizer
@@ -120,6 +122,17 @@ def test_adamw_warmup_and_clip(tmp_path):
     assert rates == pytest.approx([0.0025 * (1 - s / 4) ** 0.9 * (s + 1) / 4 for s in range(4)])
 
 
+def test_rare_classes_weigh_more_by_the_labelled_masks():
+    made = trainer(loss={"balance": 0.5})
+    masks = np.stack([item.mask() for item in made.dataset.labeled])
+    counts = np.bincount(masks[masks != IGNORE].ravel(), minlength=len(made.dataset.hierarchy.leaves))
+    rarest, commonest = np.where(counts > 0, counts, counts.max()).argmin(), counts.argmax()
+    ratio = (counts[commonest] / counts[rarest]) ** 0.5
+    assert ratio > 1
+    assert float(made.method.loss.weights[rarest] / made.method.loss.weights[commonest]) == pytest.approx(ratio)
+    assert trainer().method.loss.weights is None
+
+
 def test_rates_of_encoder_and_decoder():
     made = trainer()
     made.optimizer.step(3, {})
@@ -222,6 +235,7 @@ def test_validation_without_a_counted_pixel_is_no_best(tmp_path):
         ({"model": {"output_stride": 5}}, LogicDiagError, "5"),
         ({"model": {"weights": "nowhere.pth"}}, LogicDiagError, "nowhere.pth"),
         ({"loss": {"points": 0}}, ConfigError, "loss.points is 0"),
+        ({"loss": {"balance": 2}}, ConfigError, "loss.balance is 2.0, expected a number from 0 to 1"),
         ({"optimizer": {"name": "sdg"}}, OptionError, "did you mean 'sgd'"),
         ({"optimizer": {"lr": 0}}, ConfigError, "optimizer.lr is 0.0, expected a number above 0"),
         ({"optimizer": {"momentum": -1}}, ConfigError, "optimizer.momentum is -1.0, expected 0 or more"),

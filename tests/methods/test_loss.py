@@ -254,3 +254,25 @@ def test_points_take_their_levels_along():
     picked = points_of(Target(target.weight, target.leaf, None, sure), places)
     assert torch.equal(picked.sure, sure.flatten(1).gather(1, places))
     assert torch.isfinite(loss(logits, Target(target.weight, target.leaf, None, sure), plan))
+
+
+@pytest.mark.parametrize("head", ["hierarchical", "flat"])
+def test_pixels_count_as_their_leaf_does(head):
+    channels = len(H) if head == "hierarchical" else len(H.leaves)
+    logits, target = random(channels=channels)
+    weights = torch.linspace(0.5, 3, len(H.leaves))
+    even = Loss(LossConfig(), H, head)
+    by_hand = even(logits, Target(target.weight * weights[target.leaf], target.leaf), {})
+    assert by_hand != even(logits, target, {})
+    torch.testing.assert_close(Loss(LossConfig(), H, head, weights=weights)(logits, target, {}), by_hand)
+
+
+def test_a_shared_label_counts_as_its_leaves_do_on_average():
+    weights = torch.arange(1.0, len(H.leaves) + 1)
+    logits, target = random()
+    labels = torch.zeros_like(logits)
+    first, last = (H.index(H.leaves[i]) for i in (0, -1))
+    labels[:, first], labels[:, last] = 0.75, 0.25
+    even = Loss(LossConfig(), H, "hierarchical")(logits, Target(target.weight, None, labels), {})
+    weighed = Loss(LossConfig(), H, "hierarchical", weights=weights)(logits, Target(target.weight, None, labels), {})
+    torch.testing.assert_close(weighed, even * (0.75 * weights[0] + 0.25 * weights[-1]))

@@ -48,6 +48,8 @@ def check(config: Config, dataset: Dataset, processes: int = 1) -> None:
     if d.workers < 0:
         raise ConfigError(f"data.workers is {d.workers}, expected 0 or more")
     _check_views(d)
+    if not 0 <= config.loss.balance <= 1:
+        raise ConfigError(f"loss.balance is {config.loss.balance}, expected a number from 0 to 1")
     if config.method.weight < 0:
         raise ConfigError(f"method.weight is {config.method.weight}, expected 0 or more")
     if not dataset.labeled:

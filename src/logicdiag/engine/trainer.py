@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from ..data.balance import leaf_weights
 from ..data.cache import remembered
 from ..data.dataset import Dataset
 from ..data.loader import Views
@@ -70,7 +71,7 @@ class Trainer:
             Setting(
                 students,
                 psi,
-                Loss(config.loss, dataset.hierarchy, config.model.head, t.seed, config.model.decision),
+                self._loss(),
                 config.method,
                 config.data.views,
                 config.data.crop,
@@ -103,6 +104,14 @@ class Trainer:
         if self.here.device.type == "cuda":
             in_order(model)
         return model
+
+    def _loss(self) -> Loss:
+        c, h = self.config, self.dataset.hierarchy
+        weights = None
+        if c.loss.balance:
+            weights = torch.from_numpy(leaf_weights(self.dataset.labeled, len(h.leaves), c.loss.balance))
+            weights = weights.to(self.here.device)
+        return Loss(c.loss, h, c.model.head, c.train.seed, c.model.decision, weights)
 
     def _psi(self) -> Psi:
         c = self.config

@@ -132,6 +132,10 @@ class LossConfig:
     """Weight of a cross entropy over the leaves' logits beside the binary one, where the target is a leaf: with it the
     sigmoid head learns faster in short runs. The paper: 0. A flat head has nothing else.
     """
+    balance: float = 0.0
+    """How much more a rare class weighs: pixels by the share of their class in the labelled masks to minus this power;
+    0: all alike, 1: all classes alike.
+    """
     points: int | None = None
     """Point-wise supervision: pixels of each view that are learned from; null: all of them."""
     points_by: str = "random"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -29,13 +30,22 @@ POINTS_BY = ("random", "uncertain")
 OVERSAMPLED, UNCERTAIN = 3, 0.75
 """PointRend: of three times as many random points, the least sure make up three quarters."""
 
+TINY = 1e-6
+
 
 class Loss:
     """The summed loss of all pixels of some views; who calls it divides by the pixels of the whole step."""
 
     def __init__(
-        self, config: LossConfig, hierarchy: Hierarchy, head: str, seed: int = 0, decision: str = "leaf"
+        self,
+        config: LossConfig,
+        hierarchy: Hierarchy,
+        head: str,
+        seed: int = 0,
+        decision: str = "leaf",
+        weights: Float[Tensor, " leaf"] | None = None,
     ) -> None:
+        """`weights` of the leaves: what a pixel of each counts; None: all alike."""
         self.config, self.head, self.seed = config, head, seed
         self.reduction = choose("loss.nodes", config.nodes, REDUCTIONS)
         choose("loss.points_by", config.points_by, POINTS_BY)
@@ -43,6 +53,7 @@ class Loss:
             raise ConfigError(f"loss.points is {config.points}, expected a whole number of at least 1, or null")
         if config.leaf < 0:
             raise ConfigError(f"loss.leaf is {config.leaf}, expected 0 or more")
+        self.weights = weights
         self.leaves = Leaves(hierarchy, decision)
         self.paths, self.nodes = path_table(hierarchy), len(hierarchy)
         self.parents = hierarchy.parents if head == "hierarchical" else (ROOT,) * len(hierarchy.leaves)
@@ -61,11 +72,25 @@ class Loss:
             places = self._points(logits, plan)
             scale = logits[0, 0].numel() / self.config.points  # so that points stand for all pixels
             logits, target = at_points(logits, places), points_of(target, places)
+        if self.weights is not None:
+            target = self._weighed(target, self.weights)
         if self._fuses(logits, target):
             assert target.leaf is not None
             return self._fused(logits, target.leaf, target.weight, target.sure) * scale
         loss = self._pixels(logits.float(), target)
         return (loss * target.weight).sum() * scale
+
+    def _weighed(self, target: Target, weights: Tensor) -> Target:
+        """Pixels count as their leaf does; where labels are shared among leaves, as these do on average."""
+        if weights.device != target.weight.device:
+            self.weights = weights = weights.to(target.weight.device)
+            self.leaves.to(weights.device)
+        if target.labels is None:
+            assert target.leaf is not None
+            return replace(target, weight=target.weight * weights[target.leaf.long().clamp(min=0)])
+        labels = target.labels.index_select(1, self.leaves.channels)
+        mean = torch.einsum("l,bl...->b...", weights, labels) / labels.sum(1).clamp(min=TINY)
+        return replace(target, weight=target.weight * mean)
 
     def _fuses(self, logits: Tensor, target: Target) -> bool:
         if target.labels is not None or target.leaf is None:
