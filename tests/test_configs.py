@@ -50,7 +50,7 @@ COUNTS = {"voc-animals": [27, 55, 109, 218], "camvid": [12, 23, 46, 92]}
 
 def test_there_are_all_tables():
     names = {file.stem for file in EXPERIMENTS}
-    assert names == {"methods", "components", "rules", "strategy", "hierarchy", "sensitivity"}
+    assert names == {"methods", "components", "rules", "strategy", "hierarchy", "sensitivity", "field"}
 
 
 @pytest.mark.parametrize("dataset", list(COUNTS))
@@ -60,7 +60,7 @@ def test_experiments(file, dataset):
     e = load_experiment(file, [f"dataset={dataset}", "data.root=/somewhere"])
     cells = expand(e)
     assert {cell.seed for cell in cells} == {0, 1, 2}
-    counts = COUNTS[dataset] if file.stem == "methods" else COUNTS[dataset][:1]
+    counts = {"methods": COUNTS[dataset], "field": COUNTS[dataset][::2]}.get(file.stem, COUNTS[dataset][:1])
     assert sorted({cell.labels for cell in cells}) == counts
     assert cells[0].config.data.labeled == f"splits/labeled_{counts[0]}_seed0.txt"
     assert {cell.config.model.encoder for cell in cells} == {"tf_efficientnet_lite0"}
@@ -69,6 +69,12 @@ def test_experiments(file, dataset):
     methods = load_experiment(EXPERIMENTS[0].parent / "methods.yaml", [f"dataset={dataset}"])
     recipe = {cell.key for cell in expand(methods) if cell.options["name"] == "LogicDiag"}
     assert recipe & {cell.key for cell in cells}
+
+
+def test_the_field_has_every_method_with_both_psi():
+    cells = expand(load_experiment(EXPERIMENTS[0].parent / "field.yaml", []))
+    found = {(cell.config.method.name, cell.config.psi.name) for cell in cells}
+    assert found == {(method, psi) for method in METHODS.keys() - {"supervised", "algorithm1"} for psi in PSI}
 
 
 @pytest.mark.parametrize("dataset", COUNTS)
