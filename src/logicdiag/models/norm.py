@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from .norm_act import restore_norms
 from .torchvision_shim import import_timm
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -24,6 +25,7 @@ def share_batch_norm(model: Model) -> Model:
     """
     if not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1):
         return model
+    model = restore_norms(model)
     if any(parameter.is_cuda for parameter in model.parameters()):
         # timm's batch norms hold an activation, of which torch's own conversion knows nothing.
         convert = import_timm().layers.convert_sync_batchnorm if "timm" in sys.modules else None

@@ -15,6 +15,7 @@ from ..logic.leaves import Leaves
 from .decoder import Decoder
 from .depthwise import fuse_depthwise
 from .encoder import Encoder, build_encoder
+from .norm_act import fuse_norms
 from .resize import resize
 from .weights import load_weights
 
@@ -131,4 +132,4 @@ def build_model(config: ModelConfig, hierarchy: Hierarchy, base: Path | None = N
     nn.init.constant_(model.classifier.bias, config.head_bias or 0.0)  # type: ignore[arg-type]  # it has a bias
     if config.weights is not None:
         load_weights(model, config.weights, base)
-    return fuse_depthwise(model)
+    return fuse_norms(fuse_depthwise(model))
