@@ -18,4 +18,5 @@ def test_every_kernel_compiles_for_a_gpu(tmp_path):
     kernels = {line.split()[0] for line in lines[:-1]}
     assert kernels >= {"_diagnose", "_add_few", "_add_many", "_total", "_degrees", "_forward", "_backward", "_colour"}
     assert kernels >= {"_gathered", "_spread_out", "_weight_sums", "_add_up"}
+    assert kernels >= {"_statistics", "_normalise", "_sums", "_gradient"}
     assert all(int(line.split()[1]) > 0 for line in lines[:-1])

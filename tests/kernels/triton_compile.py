@@ -12,7 +12,15 @@ from triton.runtime.jit import JITFunction
 import logicdiag as ld
 from logicdiag.data.config import ViewConfig
 from logicdiag.data.views import BLUR_RADIUS, plan_cutmix, plan_strong
-from logicdiag.kernels import triton_depthwise, triton_levels, triton_paths, triton_read, triton_truth, triton_views
+from logicdiag.kernels import (
+    triton_depthwise,
+    triton_levels,
+    triton_norm,
+    triton_paths,
+    triton_read,
+    triton_truth,
+    triton_views,
+)
 from logicdiag.kernels.tables import Gauge, Sweep
 from logicdiag.kernels.triton_loss import Intervals, leaf_loss, path_bce
 
@@ -75,6 +83,14 @@ def depthwise(dtype: torch.dtype, channels: int, window: triton_depthwise.Window
     triton_depthwise.conv2d(x, torch.rand(channels, 1, *window[:2], requires_grad=True), window).sum().backward()
 
 
+def norm(dtype: torch.dtype, shape: tuple[int, int, int, int], act: str) -> None:
+    x = torch.rand(shape).to(dtype, memory_format=torch.channels_last).requires_grad_()
+    weight, bias, mean, var = (torch.rand(shape[1]) for _ in range(4))
+    batches = torch.zeros((), dtype=torch.int64)
+    triton_norm.batch_norm(x, weight.requires_grad_(), bias, (mean, var, batches), 0.1, 1e-5, act).sum().backward()
+    triton_norm.normalise(x.detach(), weight.detach(), bias, mean, var, 1e-5, act)
+
+
 def main() -> None:
     JITFunction.run = instead_of_launching
     triton_read.how_to_read = lambda values: (
@@ -106,6 +122,10 @@ def main() -> None:
     depthwise(torch.bfloat16, 48, triton_depthwise.Window(3, 3, 1, 1, 1, 1, 1, 1))
     depthwise(torch.float32, 7, triton_depthwise.Window(5, 5, 2, 1, 1, 1, 2, 2))
     depthwise(torch.float16, 64, triton_depthwise.Window(7, 7, 1, 2, 6, 6, 6, 6))
+    norm(torch.bfloat16, (16, 96, 112, 112), "relu6")
+    norm(torch.bfloat16, (16, 672, 14, 14), "none")
+    norm(torch.float16, (2, 16, 60, 60), "relu")
+    norm(torch.float32, (2, 7, 1, 1), "relu6")
     sys.stdout.write(f"all {len(done)}\n")
 
 

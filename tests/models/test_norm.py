@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from logicdiag.models import share_batch_norm
 from logicdiag.models.norm import SharedBatchNorm
+from logicdiag.models.norm_act import AppliedReLU
 from logicdiag.models.torchvision_shim import import_timm
 from tests.models.tester import built, images
 
@@ -131,7 +132,7 @@ def test_names_weights_and_timm_s_activations_are_kept() -> None:
     x, before = images(2, 48, 48), OrderedDict(model.state_dict())
     expected = model.eval()(x).detach()
     shared = share_batch_norm(model)
-    assert not any(isinstance(m, nn.BatchNorm2d) for m in shared.modules())
+    assert not any(isinstance(m, nn.BatchNorm2d | AppliedReLU) for m in shared.modules())
     assert list(shared.state_dict()) == list(before)
     torch.testing.assert_close(shared(x).detach(), expected)
     assert all(shared.state_dict()[key].data_ptr() == value.data_ptr() for key, value in before.items())
