@@ -45,3 +45,11 @@ def test_depthwise_layers():
     rows = [line.split(" | ") for line in shown.splitlines() if line.startswith("| ")][1:]
     assert rows[0][:3] == ["| 32 x 32 x 32, 3 x 3 / 1", "1", "0.3"]
     assert sum(int(row[1]) for row in rows[:-1]) == int(rows[-1][1]) == 16
+
+
+def test_norm_layers():
+    """On a CPU only their bytes."""
+    shown = run("norm.py", "--encoders", "tf_efficientnet_lite0:64", "--batch", "2")
+    rows = [line.split(" | ") for line in shown.splitlines() if line.startswith("| ")][1:]
+    assert rows[0][:3] == ["| 32 x 32 x 32, relu6", "2", "0.1"]
+    assert sum(int(row[1]) for row in rows[:-1]) == int(rows[-1][1]) == 62
