@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int64
+from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from ..data.views import draws
@@ -71,7 +71,7 @@ class Loss:
         if self.config.points is not None and self.config.points < logits[0, 0].numel():
             places = self._points(logits, plan)
             scale = logits[0, 0].numel() / self.config.points  # so that points stand for all pixels
-            logits, target = at_points(logits, places), points_of(target, places)
+            logits, target = at_points(logits, places), target.at(places)
         if self.weights is not None:
             target = self._weighed(target, self.weights)
         if self._fuses(logits, target):
@@ -93,7 +93,7 @@ class Loss:
         return replace(target, weight=target.weight * mean)
 
     def _fuses(self, logits: Tensor, target: Target) -> bool:
-        if target.labels is not None or target.leaf is None:
+        if target.labels is not None or target.possible is not None or target.leaf is None:
             return False
         by_path = self.head == "hierarchical" and self.config.leaf > 0 and self.leaves.decision == "path"
         return fuses(logits.device) and logits.dtype != torch.float64 and not by_path
@@ -115,6 +115,8 @@ class Loss:
         if self.head == "flat":
             if target.leaf is None:
                 raise ConfigError("a flat head learns from leaves, but the target has one label per concept")
+            if target.possible is not None:
+                return one_of(logits, target.possible)
             return F.cross_entropy(logits, target.leaf.long(), reduction="none")
         if target.labels is not None:
             return self._per_node(F.binary_cross_entropy_with_logits(logits, target.labels, reduction="none").sum(1))
@@ -125,6 +127,8 @@ class Loss:
             self.leaves.to(logits.device)
         if target.sure is not None:
             return self._sure_levels(logits, target.sure.long())
+        if target.possible is not None:
+            return self._agreed(logits, target.possible)
         loss = self._per_node(path_bce(logits, leaf, self.paths))
         if self.config.leaf:
             loss = loss + self.config.leaf * F.cross_entropy(self.leaves.scores(logits), leaf, reduction="none")
@@ -137,10 +141,20 @@ class Loss:
         each = F.binary_cross_entropy_with_logits(logits, labels, reduction="none")
         loss = self._per_node((each * (1 - below)).sum(1))
         if self.config.leaf:
-            scores = self.leaves.scores(logits)
             right = self.leaves.under[sure].movedim(-1, 1) > 0
-            missed = scores.logsumexp(1) - scores.masked_fill(~right, -torch.inf).logsumexp(1)
-            loss = loss + self.config.leaf * missed
+            loss = loss + self.config.leaf * one_of(self.leaves.scores(logits), right)
+        return loss
+
+    def _agreed(self, logits: Float[Tensor, "b n ..."], possible: Bool[Tensor, "b leaf ..."]) -> Float[Tensor, "b ..."]:
+        """Nodes are true that all possible leaves are under, and false that none is; others are not looked at."""
+        leaves = possible.to(logits.dtype)
+        inside = torch.einsum("nl,bl...->bn...", self.leaves.under.to(logits.dtype), leaves)
+        true = inside == leaves.sum(1, keepdim=True)
+        known = true | (inside == 0)
+        each = F.binary_cross_entropy_with_logits(logits, true.to(logits.dtype), reduction="none")
+        loss = self._per_node((each * known).sum(1))
+        if self.config.leaf:
+            loss = loss + self.config.leaf * one_of(self.leaves.scores(logits), possible)
         return loss
 
     def _per_node(self, summed: Tensor) -> Tensor:
@@ -186,6 +200,11 @@ def path_bce(
     return loss
 
 
+def one_of(scores: Float[Tensor, "b leaf ..."], right: Bool[Tensor, "b leaf ..."]) -> Float[Tensor, "b ..."]:
+    """The cross entropy where any of several leaves is right: minus the log of their probabilities' sum."""
+    return scores.logsumexp(1) - scores.masked_fill(~right, -torch.inf).logsumexp(1)
+
+
 def certainty(logits: Float[Tensor, "c ..."], head: str) -> Float[Tensor, "..."]:
     """How sure a prediction is: how far the nearest output is from even, or the best leaf from the second."""
     if head == "hierarchical":
@@ -199,12 +218,3 @@ def certainty(logits: Float[Tensor, "c ..."], head: str) -> Float[Tensor, "..."]
 def at_points(tensor: Float[Tensor, "b c h w"], places: Int64[Tensor, "b points"]) -> Float[Tensor, "b c points"]:
     index = places[:, None].expand(-1, tensor.shape[1], -1)
     return tensor.flatten(2).gather(2, index)
-
-
-def points_of(target: Target, places: Int64[Tensor, "b points"]) -> Target:
-    return Target(
-        target.weight.flatten(1).gather(1, places),
-        None if target.leaf is None else target.leaf.flatten(1).gather(1, places),
-        None if target.labels is None else at_points(target.labels, places),
-        None if target.sure is None else target.sure.flatten(1).gather(1, places),
-    )

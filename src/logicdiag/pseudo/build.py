@@ -16,6 +16,7 @@ from ..logic.leaves import Leaves
 from .config import PsiConfig
 from .diagnosis import Diagnosis
 from .levels import SureLevels
+from .possible import PossibleLeaves
 from .target import Psi
 from .threshold import Threshold
 
@@ -52,26 +53,47 @@ class PsiSetting:
 
 
 def build_psi(setting: PsiSetting) -> Psi:
-    config, head = setting.config, setting.head
+    config = setting.config
     psi = PSI[choose("psi.name", config.name, PSI)](setting)
-    if config.levels is None:
-        return psi
-    if head != "hierarchical":
+    if config.levels is not None:
+        return _levels(psi, setting, config.levels)
+    if config.possible is not None:
+        return _possible(psi, setting, config.possible)
+    return psi
+
+
+def _levels(psi: Psi, s: PsiSetting, least: float) -> Psi:
+    if s.config.possible is not None:
         raise ConfigError(
-            f"psi.levels is {config.levels}, but model.head is {head} and has one level; set model.head to "
+            f"psi.levels is {least} and psi.possible is {s.config.possible}, but a pixel is learned by one of them; "
+            "set the other to null"
+        )
+    if s.head != "hierarchical":
+        raise ConfigError(
+            f"psi.levels is {least}, but model.head is {s.head} and has one level; set model.head to "
             "hierarchical, or psi.levels to null"
         )
+    _one_leaf(psi, "psi.levels", least)
+    return SureLevels(psi, Leaves(s.knowledge.hierarchy, s.decision), least)
+
+
+def _possible(psi: Psi, s: PsiSetting, least: float) -> Psi:
+    _one_leaf(psi, "psi.possible", least)
+    leaves = Leaves(s.knowledge.hierarchy, s.decision) if s.head == "hierarchical" else None
+    return PossibleLeaves(psi, leaves, least)
+
+
+def _one_leaf(psi: Psi, key: str, value: float) -> None:
     if isinstance(psi, Diagnosis) and not psi.single_leaf:
         raise ConfigError(
-            f"psi.levels is {config.levels}, which needs one leaf a pixel: psi.families CDE, psi.root asserted, and a "
-            "psi.strategy other than soft; or set psi.levels to null"
+            f"{key} is {value}, which needs one leaf a pixel: psi.families CDE, psi.root asserted, and a "
+            f"psi.strategy other than soft; or set {key} to null"
         )
-    return SureLevels(psi, Leaves(setting.knowledge.hierarchy, setting.decision), config.levels)
 
 
 def _threshold(s: PsiSetting) -> Psi:
-    # where levels are left out one by one, none is left out altogether
-    least = s.config.threshold if s.config.levels is None else 0.0
+    # where levels or leaves are left out one by one, no pixel is left out altogether
+    least = s.config.threshold if s.config.levels is None and s.config.possible is None else 0.0
     return Threshold(s.knowledge.hierarchy, least, s.head, s.decision)
 
 

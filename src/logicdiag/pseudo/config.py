@@ -17,6 +17,10 @@ class PsiConfig:
     """With the hierarchical head: of each pixel only the levels are learned whose concept is at least this likely among
     the leaves and what is above them; a pixel with none does not count. null: all levels of every pixel that counts.
     """
+    possible: float | None = None
+    """Leaves that are less likely than this are impossible, and of each pixel only that is learned in which the
+    possible ones agree; null: the leaf that psi takes is learned.
+    """
     strategy: str = "sampling"
     """diagnosis: uniform, predictive, greedy, sampling or soft."""
     families: str = "CDE"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import Protocol
 
 import torch
@@ -26,12 +26,12 @@ class Target:
     """From 0 to 1, in channel order; taken instead of `leaf` where given."""
     sure: Integer[Tensor, "b h w"] | None = None
     """The channel of a concept on the path to `leaf`: what is below it is not sure, and not learned."""
+    possible: Bool[Tensor, "b leaf h w"] | None = None
+    """The leaves of which one is right, `leaf` among them: only what they agree on is learned."""
 
     def cut(self, start: int, stop: int) -> Target:
         """Of some of the views."""
-        leaf = None if self.leaf is None else self.leaf[start:stop]
-        labels = None if self.labels is None else self.labels[start:stop]
-        return Target(self.weight[start:stop], leaf, labels, None if self.sure is None else self.sure[start:stop])
+        return self._each(lambda tensor: tensor[start:stop])
 
     def mixed(self, boxes: Bool[Tensor, "b h w"]) -> Target:
         """CutMix: inside of the boxes, the partner's."""
@@ -39,13 +39,21 @@ class Target:
         def mix(tensor: Tensor) -> Tensor:
             return torch.where(boxes if tensor.dim() == boxes.dim() else boxes[:, None], partner(tensor), tensor)
 
-        return replace(
-            self,
-            weight=mix(self.weight),
-            leaf=None if self.leaf is None else mix(self.leaf),
-            labels=None if self.labels is None else mix(self.labels),
-            sure=None if self.sure is None else mix(self.sure),
-        )
+        return self._each(mix)
+
+    def at(self, places: Int64[Tensor, "b points"]) -> Target:
+        """Of some pixels of each view, which then have one dimension."""
+
+        def taken(tensor: Tensor) -> Tensor:
+            if tensor.dim() == 3:
+                return tensor.flatten(1).gather(1, places)
+            return tensor.flatten(2).gather(2, places[:, None].expand(-1, tensor.shape[1], -1))
+
+        return self._each(taken)
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> Target:
+        tensors = {part.name: getattr(self, part.name) for part in fields(self)}
+        return replace(self, **{name: change(tensor) for name, tensor in tensors.items() if tensor is not None})
 
     def only(self, pixels: Bool[Tensor, "b h w"]) -> Target:
         """The others teach nothing."""
