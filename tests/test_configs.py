@@ -41,7 +41,7 @@ def test_the_paper(name, crop, lr, encoder):
     assert (c.train.steps, c.train.labeled_batch + c.train.unlabeled_batch) == (40000, 16)
     assert (c.method.name, c.psi.name, c.psi.strategy, c.psi.weight) == ("fixmatch", "diagnosis", "sampling", "one")
     assert (c.method.weight, c.psi.q, c.method.teacher_decay, c.method.ramp) == (5, 5, 0, (0, 0))
-    assert (c.loss.leaf, c.loss.nodes, c.model.head_bias) == (0, "sum", 0)
+    assert (c.loss.leaf, c.loss.nodes, c.model.head_bias, c.psi.levels) == (0, "sum", 0, 0)
     assert (c.optimizer.power, c.optimizer.weight_decay, c.optimizer.clip) == (0.9, 5e-4, None)
 
 

@@ -27,7 +27,7 @@ SMALL: dict[str, Any] = {
     },
     "model": {"encoder": "small", "decoder_channels": 8, "head_bias": 0.0},
     "method": {"weight": 5.0, "ramp": [0.0, 0.0]},
-    "psi": {"weight": "one"},
+    "psi": {"weight": "one", "levels": 0.0},
     "train": {"steps": 6, "labeled_batch": 2, "unlabeled_batch": 2, "log_every": 2, "val_every": 3, "device": "cpu"},
 }
 

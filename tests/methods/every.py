@@ -31,6 +31,7 @@ def trainer(
         model={"head": head, **more.get("model", {})},
         method={"name": method, "teacher_decay": None},
         psi={"name": psi, "threshold": 0.1, **more.get("psi", {})},
+        loss={"nodes": "sum"},  # its steps are large, and take networks away from where they start
         train={"labeled_batch": 4, "unlabeled_batch": 4, **train},
     )
     made = Trainer(c, open_dataset(c.data), here or World(), None, None)  # type: ignore[arg-type]

@@ -67,7 +67,7 @@ def test_labels_are_taken_instead_of_the_leaf():
     logits, target = random()
     labels = torch.rand(logits.shape, generator=torch.Generator().manual_seed(1))
     loss = Loss(LossConfig(leaf=0.0), H, "hierarchical")
-    full = F.binary_cross_entropy_with_logits(logits, labels, reduction="none").sum(1)
+    full = F.binary_cross_entropy_with_logits(logits, labels, reduction="none").mean(1)
     found = loss(logits, Target(target.weight, target.leaf, labels), {})
     torch.testing.assert_close(found, (full * target.weight).sum())
     same = loss(logits, Target(target.weight, None, paths(H, target.leaf)), {})
@@ -213,7 +213,7 @@ def test_what_is_below_the_sure_level_is_not_learned(decision, depth):
     """Written out: the other nodes' cross entropies, and minus the log of the summed softmax of the leaves below."""
     logits, target = random()
     sure = sure_node(H, target.leaf, depth)
-    loss = Loss(LossConfig(leaf=0.5), H, "hierarchical", decision=decision)
+    loss = Loss(LossConfig(nodes="sum", leaf=0.5), H, "hierarchical", decision=decision)
     logits.requires_grad_()
     found = loss(logits, Target(target.weight, target.leaf, None, sure), {})
     found.backward()
@@ -265,68 +265,6 @@ def test_pixels_count_as_their_leaf_does(head):
     by_hand = even(logits, Target(target.weight * weights[target.leaf], target.leaf), {})
     assert by_hand != even(logits, target, {})
     torch.testing.assert_close(Loss(LossConfig(), H, head, weights=weights)(logits, target, {}), by_hand)
-
-
-# ---- what possible leaves agree on ----------------------------------------------------------------------------------
-
-
-def several(h, size=(2, 6, 7), seed=0):
-    """Random sets of leaves, none empty, and a target that has them."""
-    g = torch.Generator().manual_seed(seed)
-    logits, target = random(h, size)
-    possible = torch.rand(size[0], len(h.leaves), *size[1:], generator=g) < 0.4
-    possible.scatter_(1, target.leaf[:, None], True)
-    return logits, Target(target.weight, target.leaf, possible=possible)
-
-
-@pytest.mark.parametrize("leaf", [0.0, 0.7])
-@pytest.mark.parametrize("decision", ["leaf", "path"])
-@pytest.mark.parametrize("h", TREES, ids=["ragged", "no superclass", "voc2012"])
-def test_what_possible_leaves_agree_on_written_out(h, decision, leaf):
-    """Every pixel by hand: a node counts if it is on the paths of all possible leaves, or of none."""
-    logits, target = several(h)
-    found = Loss(LossConfig(leaf=leaf), h, "hierarchical", decision=decision)(logits, target, {})
-    total = 0.0
-    paths_of = [{h.index(node) for node in h.path(name)} for name in h.leaves]
-    for b in range(2):
-        for y in range(6):
-            for x in range(7):
-                z, some = logits[b, :, y, x], target.possible[b, :, y, x].nonzero().flatten().tolist()
-                loss = 0.0
-                for node in range(len(h)):
-                    on = [node in paths_of[i] for i in some]
-                    if all(on) or not any(on):
-                        loss += F.softplus(-z[node] if on[0] else z[node])
-                scores = torch.stack(
-                    [
-                        z[list(p)].sum() if decision == "path" else z[h.index(n)]
-                        for p, n in zip(paths_of, h.leaves, strict=True)
-                    ]
-                )
-                loss -= leaf * scores.softmax(0)[some].sum().log()
-                total += target.weight[b, y, x] * loss
-    torch.testing.assert_close(found, total)
-
-
-@pytest.mark.parametrize("head", ["hierarchical", "flat"])
-def test_a_single_possible_leaf_is_that_leaf(head):
-    logits, target = random(channels=len(H) if head == "hierarchical" else len(H.leaves))
-    single = F.one_hot(target.leaf, len(H.leaves)).movedim(-1, 1).bool()
-    loss = Loss(LossConfig(), H, head)
-    expected = loss(logits, target, {})
-    torch.testing.assert_close(loss(logits, Target(target.weight, target.leaf, possible=single), {}), expected)
-
-
-@pytest.mark.parametrize("head", ["hierarchical", "flat"])
-def test_nothing_is_learned_where_everything_is_possible(head):
-    """But what all leaves share, which in this tree is nothing."""
-    logits, target = random(channels=len(H) if head == "hierarchical" else len(H.leaves))
-    logits.requires_grad_()
-    everything = torch.ones(2, len(H.leaves), 6, 7, dtype=torch.bool)
-    loss = Loss(LossConfig(), H, head)(logits, Target(target.weight, target.leaf, possible=everything), {})
-    loss.backward()
-    torch.testing.assert_close(loss.detach(), torch.tensor(0.0), atol=1e-4, rtol=0)
-    torch.testing.assert_close(logits.grad, torch.zeros_like(logits), atol=1e-6, rtol=0)
 
 
 def test_a_shared_label_counts_as_its_leaves_do_on_average():

@@ -55,7 +55,7 @@ class TestSupervised(MethodTester):
         return 0.0
 
     def test_it_is_the_mean_over_labelled_pixels(self):
-        method = made("supervised", loss=LossConfig(leaf=0.0))
+        method = made("supervised", loss=LossConfig(nodes="sum", leaf=0.0))
         step = a_step(method)
         logits = method.predict(step.labeled.image)
         loss = torch.nn.functional.binary_cross_entropy_with_logits
@@ -64,7 +64,7 @@ class TestSupervised(MethodTester):
             for node in H.path(leaf):
                 paths[:, H.index(node)][step.labeled.leaf == i] = 1
         by_pixel = loss(logits, paths, reduction="none").sum(1)[step.labeled.leaf >= 0]
-        method = made("supervised", loss=LossConfig(leaf=0.0))
+        method = made("supervised", loss=LossConfig(nodes="sum", leaf=0.0))
         torch.testing.assert_close(method.losses(step).total, by_pixel.mean())
 
 

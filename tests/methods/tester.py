@@ -62,10 +62,11 @@ def made(
     loss: LossConfig | None = None,
     view: ViewConfig = ALWAYS_MIXED,
     threshold: float = 0.0,
+    levels: float = 0.0,
     **options: object,
 ) -> Method:
     torch.manual_seed(0)
-    config = PsiConfig(name=psi, threshold=threshold, weight="one")
+    config = PsiConfig(name=psi, threshold=threshold, weight="one", levels=levels)
     networks = METHODS[name].networks if name in METHODS else 1
     return build_method(
         Setting(

@@ -32,7 +32,7 @@ def probs(p):
 
 
 def psi(seed=0, reduce=None, **options):
-    config = PsiConfig(**{"weight": "one", **options})
+    config = PsiConfig(**{"weight": "one", "levels": 0.0, **options})
     made = build_psi(PsiSetting(config, build_knowledge(config, H), "hierarchical", seed, reduce))
     assert isinstance(made, Diagnosis)
     return made
@@ -209,7 +209,7 @@ def test_nothing_labelled_and_nothing_valid():
         ({"levels": 0.9, "name": "threshold"}, "flat", ConfigError, "psi.levels is 0.9, but model.head is flat"),
         ({"levels": 0.9, "families": "CD"}, "hierarchical", ConfigError, "psi.levels is 0.9, which needs one leaf"),
         ({"levels": 0.9, "strategy": "soft"}, "hierarchical", ConfigError, "psi.levels is 0.9, which needs one leaf"),
-        ({"levels": 0.0}, "hierarchical", ConfigError, "psi.levels is 0.0, expected a number above 0, up to 1"),
+        ({"levels": 1.5}, "hierarchical", ConfigError, "psi.levels is 1.5, expected a number from 0 to 1, or null"),
     ],
 )
 def test_wrong_options(options, head, error, says):

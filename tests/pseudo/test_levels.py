@@ -6,12 +6,14 @@ import torch
 from logicdiag.logic.leaves import Leaves
 from logicdiag.pseudo.build import PsiSetting, build_knowledge, build_psi
 from logicdiag.pseudo.config import PsiConfig
+from logicdiag.pseudo.levels import SureLevels
+from logicdiag.pseudo.threshold import Threshold
 
 from .test_diagnosis import H, prediction
 
 
 def made(decision="leaf", **options):
-    config = PsiConfig(**{"weight": "one", **options})
+    config = PsiConfig(**{"weight": "one", "levels": 0.0, **options})
     return build_psi(PsiSetting(config, build_knowledge(config, H), "hierarchical", decision=decision))
 
 
@@ -54,3 +56,35 @@ def test_levels_go_with_their_pixels():
     assert torch.equal(mixed.sure[0, :3], target.sure[1, :3])
     assert torch.equal(mixed.sure[0, 3:], target.sure[0, 3:])
     assert torch.equal(target.cut(1, 2).sure, target.sure[1:2])
+
+
+@pytest.mark.parametrize(
+    ("options", "levels", "weight"),
+    [
+        ({}, 0.95, "one"),
+        ({"weight": "likelihood"}, 0.95, "likelihood"),
+        ({"levels": 0.8}, 0.8, "one"),
+        ({"levels": 0.0}, None, "posterior"),
+        ({"strategy": "soft"}, None, "posterior"),
+        ({"families": "CD"}, None, "posterior"),
+        ({"root": "free"}, None, "posterior"),
+    ],
+)
+def test_what_is_not_said(options, levels, weight):
+    """Sure levels wherever a diagnosis takes one leaf; pixels count by their diagnosis where it teaches all levels."""
+    config = PsiConfig(**options)
+    psi = build_psi(PsiSetting(config, build_knowledge(config, H), "hierarchical"))
+    assert isinstance(psi, SureLevels) == (levels is not None)
+    diagnosis = psi
+    if isinstance(psi, SureLevels):
+        assert psi.least == levels
+        diagnosis = psi.psi
+    assert diagnosis.weight == weight
+
+
+@pytest.mark.parametrize("head", ["hierarchical", "flat"])
+def test_a_threshold_leaves_out_whole_pixels_unless_told(head):
+    config = PsiConfig(name="threshold")
+    psi = build_psi(PsiSetting(config, build_knowledge(config, H), head))
+    assert isinstance(psi, Threshold)
+    assert psi.threshold == 0.95

@@ -126,8 +126,10 @@ OWN = {"u2pl": "u2pl", "ael": "ael", "stages": "st++"}
 class LossConfig:
     """How a prediction is held against a target."""
 
-    nodes: str = "sum"
-    """sum (a pixel's loss is the negative log likelihood of all its labels) or mean over the hierarchy's nodes."""
+    nodes: str = "mean"
+    """mean over the hierarchy's nodes, so that a learning rate serves trees of any size, and the flat head; or sum (a
+    pixel's loss is the negative log likelihood of all its labels).
+    """
     leaf: float = 1.0
     """Weight of a cross entropy over the leaves' logits beside the binary one, where the target is a leaf: with it the
     sigmoid head learns faster in short runs. The paper: 0. A flat head has nothing else.

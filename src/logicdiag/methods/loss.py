@@ -93,7 +93,7 @@ class Loss:
         return replace(target, weight=target.weight * mean)
 
     def _fuses(self, logits: Tensor, target: Target) -> bool:
-        if target.labels is not None or target.possible is not None or target.leaf is None:
+        if target.labels is not None or target.leaf is None:
             return False
         by_path = self.head == "hierarchical" and self.config.leaf > 0 and self.leaves.decision == "path"
         return fuses(logits.device) and logits.dtype != torch.float64 and not by_path
@@ -115,8 +115,6 @@ class Loss:
         if self.head == "flat":
             if target.leaf is None:
                 raise ConfigError("a flat head learns from leaves, but the target has one label per concept")
-            if target.possible is not None:
-                return one_of(logits, target.possible)
             return F.cross_entropy(logits, target.leaf.long(), reduction="none")
         if target.labels is not None:
             return self._per_node(F.binary_cross_entropy_with_logits(logits, target.labels, reduction="none").sum(1))
@@ -127,8 +125,6 @@ class Loss:
             self.leaves.to(logits.device)
         if target.sure is not None:
             return self._sure_levels(logits, target.sure.long())
-        if target.possible is not None:
-            return self._agreed(logits, target.possible)
         loss = self._per_node(path_bce(logits, leaf, self.paths))
         if self.config.leaf:
             loss = loss + self.config.leaf * F.cross_entropy(self.leaves.scores(logits), leaf, reduction="none")
@@ -143,18 +139,6 @@ class Loss:
         if self.config.leaf:
             right = self.leaves.under[sure].movedim(-1, 1) > 0
             loss = loss + self.config.leaf * one_of(self.leaves.scores(logits), right)
-        return loss
-
-    def _agreed(self, logits: Float[Tensor, "b n ..."], possible: Bool[Tensor, "b leaf ..."]) -> Float[Tensor, "b ..."]:
-        """Nodes are true that all possible leaves are under, and false that none is; others are not looked at."""
-        leaves = possible.to(logits.dtype)
-        inside = torch.einsum("nl,bl...->bn...", self.leaves.under.to(logits.dtype), leaves)
-        true = inside == leaves.sum(1, keepdim=True)
-        known = true | (inside == 0)
-        each = F.binary_cross_entropy_with_logits(logits, true.to(logits.dtype), reduction="none")
-        loss = self._per_node((each * known).sum(1))
-        if self.config.leaf:
-            loss = loss + self.config.leaf * one_of(self.leaves.scores(logits), possible)
         return loss
 
     def _per_node(self, summed: Tensor) -> Tensor:

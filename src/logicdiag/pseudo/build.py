@@ -14,12 +14,13 @@ from ..logic.hierarchy import Hierarchy
 from ..logic.knowledge import KnowledgeBase
 from ..logic.leaves import Leaves
 from .config import PsiConfig
-from .diagnosis import Diagnosis
+from .diagnosis import Diagnosis, takes_one_leaf
 from .levels import SureLevels
-from .possible import PossibleLeaves
 from .target import Psi
 from .threshold import Threshold
 
+SURE = 0.95
+"""`psi.levels` of a diagnosis, unless the configuration says."""
 Reduce = Callable[[Tensor], object]
 """Combines a tensor over all processes, in place."""
 
@@ -53,47 +54,34 @@ class PsiSetting:
 
 
 def build_psi(setting: PsiSetting) -> Psi:
-    config = setting.config
-    psi = PSI[choose("psi.name", config.name, PSI)](setting)
-    if config.levels is not None:
-        return _levels(psi, setting, config.levels)
-    if config.possible is not None:
-        return _possible(psi, setting, config.possible)
-    return psi
-
-
-def _levels(psi: Psi, s: PsiSetting, least: float) -> Psi:
-    if s.config.possible is not None:
+    psi = PSI[choose("psi.name", setting.config.name, PSI)](setting)
+    levels = _levels(setting)
+    if levels == 0:
+        return psi
+    if setting.head != "hierarchical":
         raise ConfigError(
-            f"psi.levels is {least} and psi.possible is {s.config.possible}, but a pixel is learned by one of them; "
-            "set the other to null"
+            f"psi.levels is {levels}, but model.head is {setting.head} and has one level; set model.head to "
+            "hierarchical, or psi.levels to 0"
         )
-    if s.head != "hierarchical":
-        raise ConfigError(
-            f"psi.levels is {least}, but model.head is {s.head} and has one level; set model.head to "
-            "hierarchical, or psi.levels to null"
-        )
-    _one_leaf(psi, "psi.levels", least)
-    return SureLevels(psi, Leaves(s.knowledge.hierarchy, s.decision), least)
-
-
-def _possible(psi: Psi, s: PsiSetting, least: float) -> Psi:
-    _one_leaf(psi, "psi.possible", least)
-    leaves = Leaves(s.knowledge.hierarchy, s.decision) if s.head == "hierarchical" else None
-    return PossibleLeaves(psi, leaves, least)
-
-
-def _one_leaf(psi: Psi, key: str, value: float) -> None:
     if isinstance(psi, Diagnosis) and not psi.single_leaf:
         raise ConfigError(
-            f"{key} is {value}, which needs one leaf a pixel: psi.families CDE, psi.root asserted, and a "
-            f"psi.strategy other than soft; or set {key} to null"
+            f"psi.levels is {levels}, which needs one leaf a pixel: psi.families CDE, psi.root asserted, and a "
+            "psi.strategy other than soft; or set psi.levels to 0"
         )
+    return SureLevels(psi, Leaves(setting.knowledge.hierarchy, setting.decision), levels)
+
+
+def _levels(s: PsiSetting) -> float:
+    """How likely a concept must be to be learned; 0: all are."""
+    c = s.config
+    if c.levels is not None:
+        return c.levels
+    return SURE if c.name == "diagnosis" and takes_one_leaf(s.knowledge, c.strategy) else 0.0
 
 
 def _threshold(s: PsiSetting) -> Psi:
-    # where levels or leaves are left out one by one, no pixel is left out altogether
-    least = s.config.threshold if s.config.levels is None and s.config.possible is None else 0.0
+    # where levels are left out one by one, none is left out altogether
+    least = 0.0 if _levels(s) else s.config.threshold
     return Threshold(s.knowledge.hierarchy, least, s.head, s.decision)
 
 
@@ -105,7 +93,8 @@ def _diagnosis(s: PsiSetting) -> Psi:
         )
     c = s.config
     diagnoser = Diagnoser(s.knowledge, c.strategy, c.q, c.connectives, c.quantifier, c.budget)
-    return Diagnosis(diagnoser, c.weight, s.seed, s.reduce)
+    weight = c.weight or ("one" if _levels(s) else "posterior")
+    return Diagnosis(diagnoser, weight, s.seed, s.reduce)
 
 
 PSI: dict[str, Callable[[PsiSetting], Psi]] = {

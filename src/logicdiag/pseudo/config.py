@@ -15,11 +15,8 @@ class PsiConfig:
     """threshold: only pixels at least this sure count."""
     levels: float | None = None
     """With the hierarchical head: of each pixel only the levels are learned whose concept is at least this likely among
-    the leaves and what is above them; a pixel with none does not count. null: all levels of every pixel that counts.
-    """
-    possible: float | None = None
-    """Leaves that are less likely than this are impossible, and of each pixel only that is learned in which the
-    possible ones agree; null: the leaf that psi takes is learned.
+    the leaves and what is above them; a pixel with none does not count. 0: all levels of every pixel that counts (the
+    paper); null: 0.95 for a diagnosis that takes one leaf (families CDE, root asserted, not soft), else 0.
     """
     strategy: str = "sampling"
     """diagnosis: uniform, predictive, greedy, sampling or soft."""
@@ -37,7 +34,8 @@ class PsiConfig:
     """pmean_error, mean or min."""
     budget: int = 1024
     """Most diagnoses of one pixel that are listed, where tangled rules make listing necessary."""
-    weight: str = "posterior"
+    weight: str | None = None
     """diagnosis: what a pixel counts: one (the paper), posterior (the probability of the diagnosis taken), or
-    likelihood (the probability of all its labels together, as the outputs have it).
+    likelihood (the probability of all its labels together, as the outputs have it); null: one where only sure levels
+    are learned, else posterior.
     """

@@ -14,6 +14,7 @@ from ..data.views import draws
 from ..errors import choose
 from ..logic.diagnosis import Degrees, Diagnoser
 from ..logic.fast import Fast
+from ..logic.knowledge import KnowledgeBase
 from ..logic.repair import Result
 from ..plan import Plan
 from .target import Prediction, Statistics, Target, counted
@@ -27,6 +28,11 @@ WEIGHTS = {
     "likelihood": "a pixel counts by the probability of all its labels together, as the outputs have it",
 }
 DRAWN = ("uniform", "predictive", "sampling")
+
+
+def takes_one_leaf(knowledge: KnowledgeBase, strategy: str) -> bool:
+    """Whether every repaired label is a path to one leaf."""
+    return knowledge.families == "CDE" and knowledge.root_holds and strategy != "soft"
 
 
 class Diagnosis:
@@ -46,9 +52,7 @@ class Diagnosis:
     ) -> None:
         self.diagnoser, self.seed, self.reduce = diagnoser, seed, reduce
         self.weight = choose("psi.weight", weight, WEIGHTS)
-        kb = diagnoser.kb
-        self.single_leaf = kb.families == "CDE" and kb.root_holds and diagnoser.strategy != "soft"
-        """Whether every repaired label is a path to one leaf."""
+        self.single_leaf = takes_one_leaf(diagnoser.kb, diagnoser.strategy)
         self.intervals: Intervals | None = None
 
     @property

@@ -27,7 +27,7 @@ class SureLevels:
 
     def __init__(self, psi: Psi, leaves: Leaves, least: float) -> None:
         if not 0 < least <= 1:
-            raise ConfigError(f"psi.levels is {least}, expected a number above 0, up to 1, or null")
+            raise ConfigError(f"psi.levels is {least}, expected a number from 0 to 1, or null")
         self.psi, self.leaves, self.least = psi, leaves, least
         self.paths: Paths | None = None
 

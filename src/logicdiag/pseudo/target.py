@@ -26,8 +26,6 @@ class Target:
     """From 0 to 1, in channel order; taken instead of `leaf` where given."""
     sure: Integer[Tensor, "b h w"] | None = None
     """The channel of a concept on the path to `leaf`: what is below it is not sure, and not learned."""
-    possible: Bool[Tensor, "b leaf h w"] | None = None
-    """The leaves of which one is right, `leaf` among them: only what they agree on is learned."""
 
     def cut(self, start: int, stop: int) -> Target:
         """Of some of the views."""
