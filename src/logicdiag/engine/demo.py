@@ -49,7 +49,7 @@ def demo_config(method: str, steps: int, seed: int, scenes: ScenesConfig | None 
         method=MethodConfig(
             name="supervised" if method == "supervised" else "fixmatch", weight=1.0, ramp=(0.3, 0.6), teacher_decay=0.98
         ),
-        psi=PsiConfig(name="threshold" if flat else "diagnosis", weight="posterior"),
+        psi=PsiConfig(name="threshold" if flat else "diagnosis"),
         optimizer=OptimizerConfig(name="adamw", lr=0.01, head_lr=1.0, weight_decay=0.01),
         train=TrainConfig(steps=steps, seed=seed, val_every=max(1, steps // 10)),
     )

@@ -148,7 +148,7 @@ class _Cut(NamedTuple):
     chunks: int
     shares: int
     most: int
-    """Shares, rounded up to a power of 2."""
+    """Shares that there may be with so many channels: for each number of them another kernel would be compiled."""
     programs: int
     """Those that write, for each chunk."""
     each: int
@@ -172,7 +172,7 @@ def _cut(x: Tensor) -> _Cut:
         (c // unit, rows, share, shares, chunks),
         chunks,
         shares,
-        triton.next_power_of_2(shares),
+        PARTIAL // channels,
         triton.cdiv(rows, each),
         each,
         {**options, "ROWS": tall, "AHEAD": AHEAD, "num_warps": SUM_WARPS},
