@@ -6,7 +6,7 @@
 The layers are those of a model, encoder and decoder, at the size it is trained at. Numbers are bfloat16, channels_last,
 from a CUDA graph, with the caches emptied between measurements. The floor is the time to read and write each tensor
 once (forward: two, backward: three), at the speed of a copy measured in the same run: what a layer has just written may
-be in the cache, and most layers are too small to reach it, as each launch takes about 2 us. Of layers that are alike
+be in the cache, and most layers are too small to come near it. Of layers that are alike
 one is measured, and all are counted. On a CPU nothing is measured: the table has the bytes alone.
 """
 
