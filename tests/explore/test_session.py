@@ -66,7 +66,7 @@ def test_the_run_s_own_rules_as_text(run, tmp_path):
     changed = replace(run, config=replace(run.config, psi=psi))
     own = own_setting(changed, 5)
     assert (own.families, own.strategy, own.seed) == ("CE", psi.strategy, 5)
-    viewer = Viewer(changed, device="cpu")
+    viewer = Viewer(changed, seed=5, device="cpu")
     explorer = Explorer(viewer, given_images(run, []))
     seen = explorer.see("g0", own)
     assert [str(rule.formula) for rule in seen.knowledge.rules] == [str(r.formula) for r in changed.knowledge.rules]

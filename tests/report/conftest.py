@@ -19,6 +19,7 @@ def run(tmp_path_factory):
         data={"scenes": SCENES, "crop": 48},
         model={"decoder_channels": 32},
         method={"weight": 0.1, "teacher_decay": 0.5},
+        loss={"nodes": "sum"},
         optimizer={"name": "adamw", "lr": 0.05, "head_lr": 1.0},  # so fast that it sees more than background
         train=TRAIN,
     )
