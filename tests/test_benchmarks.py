@@ -33,7 +33,6 @@ def test_rows(tmp_path, script, arguments, columns):
     assert shown.count("\n|") >= len(rows)
 
 
-@pytest.mark.slow
 def test_the_explorer_s():
     shown = run("explore.py", "--size", "33", "--pixels", "3", "--hierarchy", "voc2012")
     assert shown.startswith("33 x 33 pixels, 24 classes")

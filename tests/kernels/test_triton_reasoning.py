@@ -63,7 +63,7 @@ def predictions(n: int, b: int, pixels: int, seed: int) -> torch.Tensor:
     return probs
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(TREES, st.integers(0, 10**6), st.sampled_from(["asserted", "free"]), st.sampled_from(sorted(DTYPES)))
 def test_the_likeliest_and_its_probability_are_those_of_pytorch(h, seed, root, dtype):
     kb = KnowledgeBase(h, root=root)
@@ -78,7 +78,7 @@ def test_the_likeliest_and_its_probability_are_those_of_pytorch(h, seed, root, d
     assert torch.equal(found.conflict.cpu(), ~consistent)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     TREES,
     st.integers(0, 10**6),
@@ -187,7 +187,7 @@ def test_any_layout_in_memory():
 # ---- truth degrees -----------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     TREES,
     st.integers(0, 10**6),

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from .dataset import IGNORE, Masked
+from .dataset import IGNORE, Masked, evenly
 
 MOST_MASKS = 1000
 """Masks that are counted; of more, as many, evenly apart."""
@@ -21,9 +21,8 @@ def leaf_weights(items: Sequence[Masked], leaves: int, power: float) -> NDArray[
     >>> leaf_weights(common_and_rare, 3, 0.5).round(3)
     array([0.831, 2.351, 2.351], dtype=float32)
     """
-    chosen = items if len(items) <= MOST_MASKS else [items[i * len(items) // MOST_MASKS] for i in range(MOST_MASKS)]
     counts = np.zeros(IGNORE + 1)
-    for item in chosen:
+    for item in evenly(items, MOST_MASKS):
         counts += np.bincount(item.mask().ravel(), minlength=IGNORE + 1)
     counts = counts[:leaves]
     if not counts.any():

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import DataError
 from ..logic.hierarchy import Hierarchy
+
+Item = TypeVar("Item")
 
 IGNORE = 255
 """In masks: a pixel that counts nowhere."""
@@ -97,6 +99,13 @@ class Split:
     hierarchy: Hierarchy
     items: tuple[Masked, ...]
     record: ListRecord
+
+
+def evenly(items: Sequence[Item], count: int | None) -> Sequence[Item]:
+    """So many of them, from the first on; None: all."""
+    if count is None or count >= len(items):
+        return items
+    return [items[i * len(items) // count] for i in range(count)]
 
 
 class LeafTable:

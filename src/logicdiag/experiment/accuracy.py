@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from torch import Tensor
 
-from ..data.dataset import IGNORE, Masked
+from ..data.dataset import IGNORE, Masked, evenly
 from ..data.open import open_hidden
 from ..engine.evaluate import read_ahead, together
 from ..engine.inference import predict_logits, where_to_run
@@ -38,7 +38,6 @@ from .worker import SNAPSHOTS, snapshots
 
 PSEUDO = "pseudo.json"
 
-Item = TypeVar("Item")
 Loaded = tuple[int, NDArray[np.uint8], NDArray[np.uint8]]
 
 
@@ -176,13 +175,6 @@ def spelled(labels: Tensor, paths: Tensor) -> Tensor:
 
 
 # ---- images ----------------------------------------------------------------------------------------------------------
-
-
-def evenly(items: Sequence[Item], count: int | None) -> Sequence[Item]:
-    """So many of them, from the first on; None: all."""
-    if count is None or count >= len(items):
-        return items
-    return [items[i * len(items) // count] for i in range(count)]
 
 
 def _load(numbered: tuple[int, Masked]) -> Loaded:

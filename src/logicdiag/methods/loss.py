@@ -19,7 +19,7 @@ from ..kernels.layout import ROOT
 from ..logic.hierarchy import Hierarchy
 from ..logic.leaves import Leaves
 from ..plan import Plan, Planned
-from ..pseudo.target import Target
+from ..pseudo.target import Target, at_points
 from .config import LossConfig
 
 if TYPE_CHECKING:
@@ -197,8 +197,3 @@ def certainty(logits: Float[Tensor, "c ..."], head: str) -> Float[Tensor, "..."]
         return torch.zeros_like(logits[0])
     best = logits.topk(2, dim=0).values
     return best[0] - best[1]
-
-
-def at_points(tensor: Float[Tensor, "b c h w"], places: Int64[Tensor, "b points"]) -> Float[Tensor, "b c points"]:
-    index = places[:, None].expand(-1, tensor.shape[1], -1)
-    return tensor.flatten(2).gather(2, index)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Protocol
 
 import torch
-from jaxtyping import Bool, Float, Int64, Integer
+from jaxtyping import Bool, Float, Int64, Integer, Shaped
 from torch import Tensor
 
 from ..data.views import partner
@@ -45,7 +45,7 @@ class Target:
         def taken(tensor: Tensor) -> Tensor:
             if tensor.dim() == 3:
                 return tensor.flatten(1).gather(1, places)
-            return tensor.flatten(2).gather(2, places[:, None].expand(-1, tensor.shape[1], -1))
+            return at_points(tensor, places)
 
         return self._each(taken)
 
@@ -63,6 +63,11 @@ class Target:
             return self.labels.index_select(1, channels).argmax(1)
         assert self.leaf is not None
         return self.leaf.long()
+
+
+def at_points(tensor: Shaped[Tensor, "b c h w"], places: Int64[Tensor, "b points"]) -> Shaped[Tensor, "b c points"]:
+    """Some pixels of each view, by their places in it."""
+    return tensor.flatten(2).gather(2, places[:, None].expand(-1, tensor.shape[1], -1))
 
 
 Statistics = dict[str, tuple[Tensor, Tensor]]

@@ -6,8 +6,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from ..data.dataset import Masked
-from ..experiment.accuracy import evenly
+from ..data.dataset import Masked, evenly
 from ..logic.hierarchy import Hierarchy
 from ..palette import leaf_colours
 from .html import Content, Markup, element, folded, joined, percent, picture

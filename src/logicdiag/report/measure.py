@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..data.dataset import Masked
+from ..data.dataset import Masked, evenly
 from ..data.open import SCENES, record
 from ..engine.evaluate import evaluate_model
 from ..engine.inference import where_to_run
@@ -23,7 +23,6 @@ from ..engine.load import plain
 from ..engine.metrics import IGNORED
 from ..engine.run import Run, read_metrics
 from ..errors import RunError
-from ..experiment.accuracy import evenly
 from ..experiment.worker import SNAPSHOTS, snapshots
 from ..files import Progress, written_whole
 from ..logic.knowledge import KnowledgeBase
