@@ -100,7 +100,7 @@ def make(e: Experiment, cells: Sequence[Cell], prune: bool = False) -> ResultTab
     text += _tables(groups, labels, means)
     text += _differences(e, groups, labels, known)
     text += _notes(known, cells, results, len(stale))
-    text += _unfinished([cell for cell in cells if cell.key not in known], store)
+    text += _unfinished(groups, labels, known, store)
     return ResultTable(csv, groups, labels, means, "\n".join(text) + "\n")
 
 
@@ -244,12 +244,26 @@ def _notes(known: dict[str, Row], cells: Sequence[Cell], results: dict[str, Resu
     return [*(f"- {note}" for note in notes), ""] if notes else []
 
 
-def _unfinished(cells: Sequence[Cell], store: Store) -> list[str]:
-    if not cells:
-        return []
-    lines = []
-    for cell in cells:
-        step, why = last_step(store.run(cell)), store.failure(cell)
-        state = f"failed: {why}" if why else f"at step {step} of {cell.config.train.steps}" if step else "not begun"
-        lines.append(f"- {cell.name}: {state}")
-    return [f"{len(cells)} of the cells are not done:\n", *lines, ""]
+def _unfinished(groups: Sequence[Group], labels: Sequence[int | None], known: dict[str, Row], store: Store) -> list[str]:
+    """Cells that failed or were begun, one by one; those that were not, row by row, or all of some number of labels."""
+    lines, todo = [], 0
+    for count in labels:
+        missing = [(group, cell) for group in groups for cell in group.of(count) if cell.key not in known]
+        states = [_state(cell, store) for _, cell in missing]
+        lines += [f"- {cell.name}: {state}" for (_, cell), state in zip(missing, states, strict=True) if state]
+        waiting = [pair for pair, state in zip(missing, states, strict=True) if not state]
+        todo += len(missing)
+        those = "" if count is None else f", {count} labels"
+        if len(waiting) == sum(len(group.of(count)) for group in groups):
+            lines.append(f"- all rows{those}: not begun")
+            continue
+        for group in groups:
+            if seeds := dict.fromkeys(str(cell.seed) for row, cell in waiting if row is group):
+                lines.append(f"- {group.name}{those}, seed {', '.join(seeds)}: not begun")
+    return [f"{todo} of the cells are not done:\n", *lines, ""] if lines else []
+
+
+def _state(cell: Cell, store: Store) -> str:
+    """How far a cell that is not done has come; empty if it was not begun."""
+    step, why = last_step(store.run(cell)), store.failure(cell)
+    return f"failed: {why}" if why else f"at step {step} of {cell.config.train.steps}" if step else ""
