@@ -35,7 +35,7 @@ def test_the_page_on_extending_runs(tmp_path, monkeypatch):
         told.append(done.stdout)
     trained, listed, evaluated, diagnosed = told
     assert trained.startswith("done: runs/mine")
-    assert re.search(r"^mirror +1 +1 +3 +2 +- +Mirror: You, here 2026$", listed, re.MULTILINE)
+    assert re.search(r"^mirror +1 +1 +3 +2 +1\.00 +- +Mirror: You, here 2026$", listed, re.MULTILINE)
     assert "mIoU" in evaluated
     assert diagnosed.startswith("done: runs/diagnosed")
     mine = open_run(tmp_path / "runs/mine")

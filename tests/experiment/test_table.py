@@ -14,7 +14,7 @@ from logicdiag.errors import ConfigError, DataError
 from logicdiag.experiment import plots
 from logicdiag.experiment.rows import read
 from logicdiag.experiment.store import Store
-from logicdiag.experiment.table import SAME, make, pseudo_rows
+from logicdiag.experiment.table import SAME, Mean, make, pseudo_rows
 
 from .files import experiment, experiment_file, finish
 from .test_grid import LABELS, TWO
@@ -218,6 +218,13 @@ def test_a_plot_by_row(tmp_path):
     [path] = plots.draw(tmp_path, "x", e, make(e, cells), [])
     picture = np.asarray(Image.open(path).convert("RGB")).astype(int)
     assert len(np.unique(picture.reshape(-1, 3), axis=0)) > 20
+
+
+def test_error_bars_end_where_shares_do():
+    down, up = plots._reach(Mean(10.0, 18.0, 3, 3))
+    assert (down, up) == (10.0, 18.0)
+    assert plots._reach(Mean(95.0, 8.0, 3, 3)) == (8.0, 5.0)
+    assert plots._reach(Mean(40.0, math.nan, 1, 3)) == (0.0, 0.0)
 
 
 def test_nothing_yet(tmp_path):

@@ -12,7 +12,7 @@ from ..errors import ConfigError
 from ..files import written_whole
 from .config import Experiment
 from .rows import Row
-from .table import Group, ResultTable
+from .table import Group, Mean, ResultTable
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C6D31")
 """Okabe and Ito's, which colour-blind people tell apart; markers differ as well. Yellow is too pale on white."""
@@ -98,7 +98,7 @@ def _against_labels(plt: Any, e: Experiment, table: ResultTable) -> Any:
         axes.errorbar(
             [count * aside for count, _ in means],
             [mean.mean for _, mean in means],
-            [0.0 if math.isnan(mean.deviation) else mean.deviation for _, mean in means],
+            list(zip(*(_reach(mean) for _, mean in means), strict=True)),
             label=group.name,
             capsize=3,
             **_look(index),
@@ -120,7 +120,7 @@ def _by_row(plt: Any, e: Experiment, table: ResultTable) -> Any:
         axes.errorbar(
             [mean.mean for mean in means],
             [place + (index - 0.5) * 0.24 for place in range(len(shown))],
-            xerr=[0.0 if math.isnan(mean.deviation) else mean.deviation for mean in means],
+            xerr=list(zip(*(_reach(mean) for mean in means), strict=True)),
             linestyle="none",
             label=f"{which} checkpoint",
             capsize=3,
@@ -132,6 +132,12 @@ def _by_row(plt: Any, e: Experiment, table: ResultTable) -> Any:
     axes.set(xlabel=f"mIoU on {_reported(e, table)} (%)", title=f"{_title(e)}{labels}")
     figure.legend(loc="outside lower center", ncols=2, fontsize=11)
     return figure
+
+
+def _reach(mean: Mean) -> tuple[float, float]:
+    """How far the error bar goes down and up."""
+    deviation = 0.0 if math.isnan(mean.deviation) else mean.deviation
+    return mean.mean - _share(mean.mean - deviation), _share(mean.mean + deviation) - mean.mean
 
 
 def _title(e: Experiment) -> str:
@@ -181,5 +187,10 @@ def _line(axes: Any, rows: Sequence[Row], key: str, **look: Any) -> None:
     means = [statistics.fmean(values[step]) for step in steps]
     spread = [statistics.stdev(values[step]) if len(values[step]) > 1 else 0.0 for step in steps]
     axes.plot(steps, means, **look)
-    low, high = ([m + sign * s for m, s in zip(means, spread, strict=True)] for sign in (-1, 1))
+    low, high = ([_share(m + sign * s) for m, s in zip(means, spread, strict=True)] for sign in (-1, 1))
     axes.fill_between(steps, low, high, color=look["color"], alpha=0.12, linewidth=0)
+
+
+def _share(value: float) -> float:
+    """A deviation may reach beyond what a share can be."""
+    return min(max(value, 0.0), 100.0)
