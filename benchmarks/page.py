@@ -19,8 +19,8 @@ PAGE = """# Performance
 
 Ratios of one run each, on {device}: torch {torch}, Triton {triton}, Python {python}, {date}. A copy on the device moves
 {copy}, bytes read and bytes written together. All rows: [kernels.csv](performance/kernels.csv),
-[step.csv](performance/step.csv), [methods.csv](performance/methods.csv). On a CPU: [reasoning.md](performance/reasoning.md). Convolutions and norms:
-[layers.md](performance/layers.md).
+[step.csv](performance/step.csv), [methods.csv](performance/methods.csv). On a CPU:
+[reasoning.md](performance/reasoning.md). Convolutions and norms: [layers.md](performance/layers.md).
 
     python benchmarks/kernels.py     # the kernels; a minute on a GPU, small on a CPU
     python benchmarks/step.py        # training steps; up to ten minutes, because networks are compiled
@@ -61,9 +61,10 @@ These were measured before depthwise convolutions and batch norms had kernels of
 
 ## The methods
 
-ResNet-101, 8 + 8 crops of 513, bfloat16, captured, everything included as above, all with the hierarchical head; each method with
-psi = threshold and with psi = diagnosis in the same run (`--repeats 1 --steps 20`), after convolutions and norms had got their kernels:
-FixMatch took 57.1 ms before, and takes 50.6. Memory is the most that PyTorch held. `algorithm1` is the paper's own loop, without an averaged teacher.
+ResNet-101, 8 + 8 crops of 513, bfloat16, captured, everything included as above, all with the hierarchical head; each
+method with psi = threshold and with psi = diagnosis in the same run (`--repeats 1 --steps 20`), after convolutions and
+norms had got their kernels: FixMatch took 57.1 ms before, and takes 50.6. Memory is the most that PyTorch held.
+`supervised` has no psi. `algorithm1` is the paper's own loop, without an averaged teacher.
 
 {methods}
 

@@ -256,23 +256,24 @@ def test_points_take_their_levels_along():
     assert torch.isfinite(loss(logits, Target(target.weight, target.leaf, None, sure), plan))
 
 
+def test_labelled_pixels_count_as_their_class_does():
+    weights = torch.linspace(0.5, 3, len(H.leaves))
+    leaf = torch.tensor([[[0, 2, -1], [1, 2, -1]]])
+    for loss, expected in (
+        (Loss(LossConfig(), H, "flat", weights=weights), [[weights[0], weights[2], 0], [weights[1], weights[2], 0]]),
+        (Loss(LossConfig(), H, "flat"), [[1, 1, 0], [1, 1, 0]]),
+    ):
+        target = loss.labels(leaf)
+        assert torch.equal(target.weight, torch.tensor([expected]))
+        assert torch.equal(target.leaf, torch.tensor([[[0, 2, 0], [1, 2, 0]]]))
+
+
 @pytest.mark.parametrize("head", ["hierarchical", "flat"])
-def test_pixels_count_as_their_leaf_does(head):
+def test_pseudo_labels_do_not(head):
     channels = len(H) if head == "hierarchical" else len(H.leaves)
     logits, target = random(channels=channels)
     weights = torch.linspace(0.5, 3, len(H.leaves))
-    even = Loss(LossConfig(), H, head)
-    by_hand = even(logits, Target(target.weight * weights[target.leaf], target.leaf), {})
-    assert by_hand != even(logits, target, {})
-    torch.testing.assert_close(Loss(LossConfig(), H, head, weights=weights)(logits, target, {}), by_hand)
-
-
-def test_a_shared_label_counts_as_its_leaves_do_on_average():
-    weights = torch.arange(1.0, len(H.leaves) + 1)
-    logits, target = random()
-    labels = torch.zeros_like(logits)
-    first, last = (H.index(H.leaves[i]) for i in (0, -1))
-    labels[:, first], labels[:, last] = 0.75, 0.25
-    even = Loss(LossConfig(), H, "hierarchical")(logits, Target(target.weight, None, labels), {})
-    weighed = Loss(LossConfig(), H, "hierarchical", weights=weights)(logits, Target(target.weight, None, labels), {})
-    torch.testing.assert_close(weighed, even * (0.75 * weights[0] + 0.25 * weights[-1]))
+    assert torch.equal(
+        Loss(LossConfig(), H, head, weights=weights)(logits, target, {}),
+        Loss(LossConfig(), H, head)(logits, target, {}),
+    )

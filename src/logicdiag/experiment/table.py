@@ -244,7 +244,9 @@ def _notes(known: dict[str, Row], cells: Sequence[Cell], results: dict[str, Resu
     return [*(f"- {note}" for note in notes), ""] if notes else []
 
 
-def _unfinished(groups: Sequence[Group], labels: Sequence[int | None], known: dict[str, Row], store: Store) -> list[str]:
+def _unfinished(
+    groups: Sequence[Group], labels: Sequence[int | None], known: dict[str, Row], store: Store
+) -> list[str]:
     """Cells that failed or were begun, one by one; those that were not, row by row, or all of some number of labels."""
     lines, todo = [], 0
     for count in labels:

@@ -30,7 +30,7 @@ def rows() -> Iterator[tuple[str, ...]]:
 
 
 def cost(kind: type[Method]) -> float:
-    """Of a step, against FixMatch's, counted in views: one that is learned from goes forward, and back for twice as much.
+    """Of a step against FixMatch's, counted in views: one that is learned from goes forward, and back at twice that.
 
     >>> round(cost(METHODS["fixmatch"]), 2), round(cost(METHODS["unimatch"]), 2)
     (1.0, 1.86)

@@ -135,8 +135,8 @@ class LossConfig:
     sigmoid head learns faster in short runs. The paper: 0. A flat head has nothing else.
     """
     balance: float = 0.0
-    """How much more a rare class weighs: pixels by the share of their class in the labelled masks to minus this power;
-    0: all alike, 1: all classes alike.
+    """How much more a rare class weighs: labelled pixels by the share of their class in the masks to minus this power;
+    0: all alike, 1: all classes alike. Pseudo labels are not weighed by class.
     """
     points: int | None = None
     """Point-wise supervision: pixels of each view that are learned from; null: all of them."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -30,8 +29,6 @@ POINTS_BY = ("random", "uncertain")
 OVERSAMPLED, UNCERTAIN = 3, 0.75
 """PointRend: of three times as many random points, the least sure make up three quarters."""
 
-TINY = 1e-6
-
 
 class Loss:
     """The summed loss of all pixels of some views; who calls it divides by the pixels of the whole step."""
@@ -45,7 +42,7 @@ class Loss:
         decision: str = "leaf",
         weights: Float[Tensor, " leaf"] | None = None,
     ) -> None:
-        """`weights` of the leaves: what a pixel of each counts; None: all alike."""
+        """`weights` of the leaves: what a labelled pixel of each counts; None: all alike."""
         self.config, self.head, self.seed = config, head, seed
         self.reduction = choose("loss.nodes", config.nodes, REDUCTIONS)
         choose("loss.points_by", config.points_by, POINTS_BY)
@@ -66,31 +63,29 @@ class Loss:
         sources = draws(self.seed, "points", step, slots)
         return {"seeds": np.array([source.integers(1 << 62) for source in sources], np.int64)}
 
+    def labels(self, leaf: Int64[Tensor, "b h w"]) -> Target:
+        """What masks say, -1 where they say nothing. Pixels count as their class does.
+
+        Pseudo labels do not: a rare class that is taken by mistake would count the more, and teach more such mistakes.
+        """
+        known, leaf = (leaf >= 0).float(), leaf.clamp(min=0)
+        if self.weights is None:
+            return Target(known, leaf)
+        if self.weights.device != leaf.device:  # once: every move makes the device wait
+            self.weights = self.weights.to(leaf.device)
+        return Target(known * self.weights[leaf.long()], leaf)
+
     def __call__(self, logits: Float[Tensor, "b c h w"], target: Target, plan: Planned) -> Tensor:
         scale = 1.0
         if self.config.points is not None and self.config.points < logits[0, 0].numel():
             places = self._points(logits, plan)
             scale = logits[0, 0].numel() / self.config.points  # so that points stand for all pixels
             logits, target = at_points(logits, places), target.at(places)
-        if self.weights is not None:
-            target = self._weighed(target, self.weights)
         if self._fuses(logits, target):
             assert target.leaf is not None
             return self._fused(logits, target.leaf, target.weight, target.sure) * scale
         loss = self._pixels(logits.float(), target)
         return (loss * target.weight).sum() * scale
-
-    def _weighed(self, target: Target, weights: Tensor) -> Target:
-        """Pixels count as their leaf does; where labels are shared among leaves, as these do on average."""
-        if weights.device != target.weight.device:
-            self.weights = weights = weights.to(target.weight.device)
-            self.leaves.to(weights.device)
-        if target.labels is None:
-            assert target.leaf is not None
-            return replace(target, weight=target.weight * weights[target.leaf.long().clamp(min=0)])
-        labels = target.labels.index_select(1, self.leaves.channels)
-        mean = torch.einsum("l,bl...->b...", weights, labels) / labels.sum(1).clamp(min=TINY)
-        return replace(target, weight=target.weight * mean)
 
     def _fuses(self, logits: Tensor, target: Target) -> bool:
         if target.labels is not None or target.leaf is None:

@@ -243,8 +243,7 @@ class Method(Stages, ABC):
         """Eq. 1: the mean over labelled pixels."""
         leaf = step.labeled.leaf
         assert leaf is not None
-        target = Target((leaf >= 0).float(), leaf.clamp(min=0))
-        return self.loss(logits, target, part(step.plan, "points/labeled")) / step.labeled_pixels
+        return self.loss(logits, self.loss.labels(leaf), part(step.plan, "points/labeled")) / step.labeled_pixels
 
     def unlabeled_loss(self, logits: Tensor, target: Target, step: Step) -> Tensor:
         """Eq. 2: the mean over all unlabelled pixels; those that count nothing still count in the mean."""
