@@ -106,7 +106,8 @@ def _against_labels(plt: Any, e: Experiment, table: ResultTable) -> Any:
     axes.set_xscale("log")
     axes.set_xticks(counts, [str(count) for count in counts])
     axes.set_xticks([], minor=True)
-    axes.set(xlabel="labelled images", ylabel=f"mIoU on {_reported(e, table)} (%), last checkpoint", title=_title(e))
+    axes.set(xlabel="labelled images", ylabel=f"mIoU on {_reported(e, table)} (%), last checkpoint")
+    figure.suptitle(_title(e), fontsize=14)
     figure.legend(loc="outside lower center", ncols=2 if len(shown) > 3 else max(1, len(shown)), fontsize=11)
     return figure
 
@@ -129,7 +130,8 @@ def _by_row(plt: Any, e: Experiment, table: ResultTable) -> Any:
     axes.set_yticks(range(len(shown)), [group.name for group in shown])
     axes.invert_yaxis()
     labels = "" if count is None else f", {count} labels"
-    axes.set(xlabel=f"mIoU on {_reported(e, table)} (%)", title=f"{_title(e)}{labels}")
+    axes.set_xlabel(f"mIoU on {_reported(e, table)} (%)")
+    figure.suptitle(f"{_title(e)}{labels}", fontsize=14)  # of the axes it would be cut where names of rows are long
     figure.legend(loc="outside lower center", ncols=2, fontsize=11)
     return figure
 
