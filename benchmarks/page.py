@@ -62,8 +62,8 @@ These were measured before depthwise convolutions and batch norms had kernels of
 ## The methods
 
 ResNet-101, 8 + 8 crops of 513, bfloat16, captured, everything included as above, all with the hierarchical head; each
-method with psi = threshold and with psi = diagnosis in the same run (`--repeats 1 --steps 20`), after convolutions and
-norms had got their kernels: FixMatch took 57.1 ms before, and takes 50.6. Memory is the most that PyTorch held.
+method with psi = threshold and with psi = diagnosis in the same run (`--repeats 1 --steps 20`). It was made after
+convolutions and norms had got their kernels, so FixMatch is faster than above. Memory is the most that PyTorch held.
 `supervised` has no psi. `algorithm1` is the paper's own loop, without an averaged teacher.
 
 {methods}

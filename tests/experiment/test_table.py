@@ -48,7 +48,7 @@ def test_mean_and_standard_deviation(tmp_path):
     assert "| LogicDiag | 44.00 ± 3.61 (3) | – |" in lines
     assert "chosen on `val`, which is another list" in table.markdown
     assert "8 of the cells are not done:" in lines
-    assert "- FixMatch, flat, 2 labels, seed 1, 2: not begun" in lines
+    assert "- FixMatch, flat, 2 labels: 2 of 3 not begun (seed 1, 2)" in lines
     assert "- all rows, 4 labels: not begun" in lines
     rows = rows_of(table.csv)
     assert len(rows) == 4

@@ -75,7 +75,7 @@ windows = st.builds(
 )
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     window=windows,
     b=st.integers(1, 2),

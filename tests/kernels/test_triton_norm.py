@@ -109,7 +109,7 @@ def away_from_edges(case: Case, act: str, by: float = 1e-3) -> Case:
     return case._replace(grad=case.grad.masked_fill(near, 0.0))
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     b=st.integers(1, 3),
     c=st.sampled_from([1, 2, 7, 16, 24, 33, 72]),

@@ -123,7 +123,8 @@ def main() -> None:
     depthwise(torch.float32, 7, triton_depthwise.Window(5, 5, 2, 1, 1, 1, 2, 2))
     depthwise(torch.float16, 64, triton_depthwise.Window(7, 7, 1, 2, 6, 6, 6, 6))
     norm(torch.bfloat16, (16, 96, 112, 112), "relu6")
-    norm(torch.float16, (2, 16, 60, 60), "none")
+    norm(torch.bfloat16, (16, 672, 14, 14), "none")
+    norm(torch.float16, (2, 16, 60, 60), "relu")
     norm(torch.float32, (2, 7, 1, 1), "relu6")
     sys.stdout.write(f"all {len(done)}\n")
 

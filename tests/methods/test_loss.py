@@ -269,6 +269,17 @@ def test_labelled_pixels_count_as_their_class_does():
 
 
 @pytest.mark.parametrize("head", ["hierarchical", "flat"])
+def test_what_labelled_pixels_count_is_in_their_loss(head):
+    channels = len(H) if head == "hierarchical" else len(H.leaves)
+    logits, target = random(channels=channels)
+    weights = torch.linspace(0.5, 3, len(H.leaves))
+    even, weighed = Loss(LossConfig(), H, head), Loss(LossConfig(), H, head, weights=weights)
+    by_hand = even(logits, Target(weights[target.leaf], target.leaf), {})
+    assert by_hand != even(logits, even.labels(target.leaf), {})
+    torch.testing.assert_close(weighed(logits, weighed.labels(target.leaf), {}), by_hand)
+
+
+@pytest.mark.parametrize("head", ["hierarchical", "flat"])
 def test_pseudo_labels_do_not(head):
     channels = len(H) if head == "hierarchical" else len(H.leaves)
     logits, target = random(channels=channels)

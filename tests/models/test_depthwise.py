@@ -47,7 +47,6 @@ def ordered(*shape: int) -> torch.Tensor:
     return torch.randn(*shape, device=DEVICE).to(memory_format=torch.channels_last)
 
 
-@pytest.mark.slow
 def test_lite_has_the_same_features_and_gradients(calls):
     torch.manual_seed(0)
     plain = build_encoder(LITE).to(DEVICE, torch.float64).eval().to(memory_format=torch.channels_last)

@@ -110,6 +110,7 @@ class Trainer:
         weights = None
         if c.loss.balance:
             weights = torch.from_numpy(leaf_weights(self.dataset.labeled, len(h.leaves), c.loss.balance))
+            weights = weights.to(self.here.device)
         return Loss(c.loss, h, c.model.head, c.train.seed, c.model.decision, weights)
 
     def _psi(self) -> Psi:

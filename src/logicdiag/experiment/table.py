@@ -250,18 +250,20 @@ def _unfinished(
     """Cells that failed or were begun, one by one; those that were not, row by row, or all of some number of labels."""
     lines, todo = [], 0
     for count in labels:
-        missing = [(group, cell) for group in groups for cell in group.of(count) if cell.key not in known]
-        states = [_state(cell, store) for _, cell in missing]
-        lines += [f"- {cell.name}: {state}" for (_, cell), state in zip(missing, states, strict=True) if state]
-        waiting = [pair for pair, state in zip(missing, states, strict=True) if not state]
+        planned = [(group, cell) for group in groups for cell in group.of(count)]
+        missing = [(group, cell, _state(cell, store)) for group, cell in planned if cell.key not in known]
+        waiting = [(group, cell) for group, cell, state in missing if not state]
         todo += len(missing)
+        lines += [f"- {cell.name}: {state}" for _, cell, state in missing if state]
         those = "" if count is None else f", {count} labels"
-        if len(waiting) == sum(len(group.of(count)) for group in groups):
+        if waiting == planned:
             lines.append(f"- all rows{those}: not begun")
             continue
         for group in groups:
-            if seeds := dict.fromkeys(str(cell.seed) for row, cell in waiting if row is group):
-                lines.append(f"- {group.name}{those}, seed {', '.join(seeds)}: not begun")
+            if mine := [cell for row, cell in waiting if row is group]:
+                seeds = ", ".join(dict.fromkeys(str(cell.seed) for cell in mine))
+                share = f"{len(mine)} of {len(group.of(count))}"
+                lines.append(f"- {group.name}{those}: {share} not begun (seed {seeds})")
     return [f"{todo} of the cells are not done:\n", *lines, ""] if lines else []
 
 

@@ -42,7 +42,7 @@ class Loss:
         decision: str = "leaf",
         weights: Float[Tensor, " leaf"] | None = None,
     ) -> None:
-        """`weights` of the leaves: what a labelled pixel of each counts; None: all alike."""
+        """`weights` of the leaves: what a labelled pixel of each counts, where the labels are; None: all alike."""
         self.config, self.head, self.seed = config, head, seed
         self.reduction = choose("loss.nodes", config.nodes, REDUCTIONS)
         choose("loss.points_by", config.points_by, POINTS_BY)
@@ -69,11 +69,7 @@ class Loss:
         Pseudo labels do not: a rare class that is taken by mistake would count the more, and teach more such mistakes.
         """
         known, leaf = (leaf >= 0).float(), leaf.clamp(min=0)
-        if self.weights is None:
-            return Target(known, leaf)
-        if self.weights.device != leaf.device:  # once: every move makes the device wait
-            self.weights = self.weights.to(leaf.device)
-        return Target(known * self.weights[leaf.long()], leaf)
+        return Target(known if self.weights is None else known * self.weights[leaf.long()], leaf)
 
     def __call__(self, logits: Float[Tensor, "b c h w"], target: Target, plan: Planned) -> Tensor:
         scale = 1.0
