@@ -40,9 +40,11 @@ class Experiment:
     table: str = ""
     """What the files of the table are called; the experiment file's name if empty."""
     dataset: str = ""
-    """The data set's name in tables and in the keys of runs, wherever its folder is; the folder's name if empty."""
+    """The data set's name in tables and in the keys of runs, wherever its folder is; the folder's name if empty.
+    {dataset} is filled in in base, out, results, title and data.root.
+    """
     base: str | dict[str, Any] | None = None
-    """A file that is read first, from the folder of this one (or the keys themselves); {dataset} is filled in."""
+    """A file that is read first, from the folder of this one (or the keys themselves)."""
     out: str = ""
     """Where runs and logs go; runs/ and the data set's name if empty. Experiments with one `out` share equal runs."""
     results: str = ""
@@ -90,6 +92,11 @@ class Experiment:
     """Where relative paths of the training settings start."""
 
     @property
+    def name(self) -> str:
+        """Of the table, among those of other data sets."""
+        return f"{self.dataset}/{self.table}"
+
+    @property
     def settings(self) -> dict[str, dict[str, Any]]:
         """The training settings of every run, before the grid."""
         return {part: getattr(self, part) for part in PARTS if getattr(self, part)}
@@ -128,10 +135,12 @@ def load_experiment(path: str | Path, changes: Sequence[str] = ()) -> Experiment
     experiment.source, experiment.folder = str(path), str(folder)
     experiment.title = experiment.title or path.stem
     experiment.table = experiment.table or path.stem
-    experiment.dataset = experiment.dataset or _named_after(experiment)
+    experiment.dataset = experiment.dataset or _named_after(experiment, path)
     experiment.out = experiment.out or f"runs/{experiment.dataset}"
     for key in ("out", "results", "title"):
         setattr(experiment, key, getattr(experiment, key).replace(DATASET, experiment.dataset))
+    if isinstance(root := experiment.data.get("root"), str):
+        experiment.data["root"] = root.replace(DATASET, experiment.dataset)
     _check(experiment, path)
     if experiment.labels is not None:
         experiment.labels = sorted(experiment.labels)[: experiment.fewest]
@@ -172,8 +181,10 @@ def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
     return out
 
 
-def _named_after(experiment: Experiment) -> str:
+def _named_after(experiment: Experiment, path: Path) -> str:
     root = experiment.data.get("root")
+    if DATASET in str(root):
+        raise ConfigError(f"{path}: data.root is {root!r}, so dataset must be given, such as dataset=NAME")
     return Path(str(root)).name if root else str(experiment.data.get("layout", "data"))
 
 
