@@ -10,6 +10,8 @@ import yaml
 from logicdiag.experiment.config import Experiment, load_experiment
 from logicdiag.experiment.grid import Cell, expand
 from logicdiag.experiment.store import Result, Store, split_name, write_result
+from logicdiag.experiment.suite import load_suite
+from logicdiag.experiment.task import Task
 
 from ..engine.small import settings
 
@@ -22,9 +24,22 @@ def experiment_file(folder: Path, name: str = "small.yaml", base: dict[str, Any]
     return path
 
 
+def suite_file(folder: Path, tables: dict[str, dict[str, Any]], **keys: Any) -> Path:
+    """A suite of such experiments; runs are in `folder`/DATASET."""
+    for name, of_table in tables.items():
+        experiment_file(folder, name, **{"out": str(folder / "{dataset}"), **of_table})
+    path = folder / "all.yaml"
+    path.write_text(yaml.safe_dump({"tables": list(tables), **keys}, sort_keys=False), "utf-8")
+    return path
+
+
 def experiment(folder: Path, *changes: str, **keys: Any) -> tuple[Experiment, list[Cell]]:
     e = load_experiment(experiment_file(folder, **keys), changes)
     return e, expand(e)
+
+
+def tasks_of(folder: Path, *changes: str, **keys: Any) -> list[Task]:
+    return load_suite(experiment_file(folder, **keys), changes).tasks()
 
 
 def finish(e: Experiment, cell: Cell, last: float, best: float | None = None, **more: Any) -> Path:

@@ -8,10 +8,11 @@ import yaml
 from logicdiag.cli import main
 from logicdiag.errors import LogicDiagError
 from logicdiag.experiment.config import load_experiment
-from logicdiag.experiment.grid import expand, key_of, select, unique
+from logicdiag.experiment.grid import expand, key_of
+from logicdiag.experiment.task import select, unique
 
 from ..engine.small import settings
-from .files import experiment, experiment_file
+from .files import experiment, experiment_file, tasks_of
 
 TWO = {"name": {"FixMatch, flat": {"psi.name": "threshold", "model.head": "flat"}, "LogicDiag": None}}
 LABELS = {"labels": [4, 2], "data": {"scenes": {"labeled": "{labels}", "seed": "{seed}"}}}
@@ -66,11 +67,11 @@ def test_axes_of_a_block_are_combined(tmp_path):
 
 def test_equal_settings_are_one_run(tmp_path):
     """However they are written, in whatever experiment, and wherever the data are."""
-    _, cells = experiment(tmp_path, grid=[{"psi.q": [5.0, 1]}, {"method.weight": [5]}, {"name": {"as it is": None}}])
-    five, one, weight, plain = cells
+    tasks = tasks_of(tmp_path, grid=[{"psi.q": [5.0, 1]}, {"method.weight": [5]}, {"name": {"as it is": None}}])
+    five, one, weight, plain = (task.cell for task in tasks)
     assert five.key == weight.key == plain.key != one.key
     assert five.run_name == weight.run_name
-    assert [cell.name for cell in unique(cells)] == [five.name, one.name]
+    assert [task.name for task in unique(tasks)] == [five.name, one.name]
     _, other = experiment(tmp_path, "data.root=/elsewhere", "data.workers=3", "train.device=cpu")
     assert other[0].key == plain.key
     _, more = experiment(tmp_path, "train.steps=7")
@@ -134,12 +135,12 @@ def test_base_and_changes(tmp_path):
 
 
 def test_select(tmp_path):
-    _, cells = experiment(tmp_path, grid=[TWO], seeds=[0, 1], **LABELS)
-    assert select(cells, []) == cells
-    assert {cell.name for cell in select(cells, ["logicdiag"])} == {c.name for c in cells if c.name[0] == "l"}
-    assert len(select(cells, ["*-seed1", "fixmatch*labels2-seed0"])) == 5
+    tasks = tasks_of(tmp_path, grid=[TWO], seeds=[0, 1], **LABELS)
+    assert select(tasks, []) == tasks
+    assert {task.name for task in select(tasks, ["logicdiag"])} == {t.name for t in tasks if t.name[0] == "l"}
+    assert len(select(tasks, ["*-seed1", "fixmatch*labels2-seed0"])) == 5
     with pytest.raises(LogicDiagError, match="no cell is named logicdiag-labels3-seed0 .did you mean 'logicdiag-lab"):
-        select(cells, ["logicdiag-labels3-seed0"])
+        select(tasks, ["logicdiag-labels3-seed0"])
 
 
 @pytest.mark.parametrize(

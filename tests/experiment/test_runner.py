@@ -19,27 +19,25 @@ from logicdiag.engine.load import dump_config, plain
 from logicdiag.engine.run import load_checkpoint, open_run
 from logicdiag.engine.stop import Interrupted, stop_signals
 from logicdiag.errors import DataError, RunError
-from logicdiag.experiment.config import load_experiment
 from logicdiag.experiment.expect import Expectation
-from logicdiag.experiment.grid import expand
-from logicdiag.experiment.runner import Runner, Running, located
+from logicdiag.experiment.runner import Runner, Running
 from logicdiag.experiment.show import Show, line
 from logicdiag.experiment.store import Store, last_step, last_words, read_result
+from logicdiag.experiment.suite import load_suite
 from logicdiag.experiment.worker import DONE, Job, Jobs, serve, snapshots, work
 
 from ..engine.small import folder_dataset, on_disk, settings, started, stop_after
-from .files import experiment, experiment_file, finish
+from .files import experiment, experiment_file, finish, tasks_of
 
 FAKE = (sys.executable, str(Path(__file__).parent / "fake_worker.py"))
 
 
-def runner(e, cells, minutes=None, command=FAKE):
-    console = Console(file=io.StringIO(), width=200)
-    return Runner(e, cells, Show(len(cells), console), minutes, command)
+def runner(tasks, jobs=1, minutes=None):
+    return Runner(tasks, Show(Console(file=io.StringIO(), width=200)), jobs, minutes=minutes, command=FAKE)
 
 
-def begun(e):
-    return (e.out_folder / "begun.txt").read_text().splitlines()
+def begun(tasks):
+    return (tasks[0].store.out / "begun.txt").read_text().splitlines()
 
 
 def wait_for(condition, seconds=60.0):
@@ -50,49 +48,48 @@ def wait_for(condition, seconds=60.0):
 
 
 def test_everything_is_done_and_then_skipped(tmp_path):
-    e, cells = experiment(tmp_path, "jobs=2", grid=[{"psi.q": [1]}, {"name": {"same": {"psi.q": 1}}}], seeds=[0, 1])
-    outcome = runner(e, cells).run()
-    assert [cell.name for cell in outcome.done] == ["psi.q=1-seed0", "psi.q=1-seed1"]
+    tasks = tasks_of(tmp_path, grid=[{"psi.q": [1]}, {"name": {"same": {"psi.q": 1}}}], seeds=[0, 1])
+    outcome = runner(tasks, jobs=2).run()
+    assert [task.name for task in outcome.done] == ["psi.q=1-seed0", "psi.q=1-seed1"]
     assert (outcome.failed, outcome.left, outcome.stopped) == ({}, [], "")
-    assert sorted(begun(e)) == sorted({cell.run_name for cell in cells})
-    again = runner(e, cells).run()
+    assert sorted(begun(tasks)) == sorted({task.cell.run_name for task in tasks})
+    again = runner(tasks).run()
     assert len(again.done) == 2
-    assert len(begun(e)) == 2
+    assert len(begun(tasks)) == 2
 
 
 def test_a_process_does_one_cell_after_the_other_until_one_fails(tmp_path):
     """The third fails, and the fourth gets a new process."""
-    e, cells = experiment(tmp_path, grid=[{"psi.q": [1]}, {"psi.q": [2]}, {"psi.q": [5]}], seeds=[0, 1], order="file")
-    outcome = runner(e, cells).run()
+    tasks = tasks_of(tmp_path, grid=[{"psi.q": [1]}, {"psi.q": [2]}, {"psi.q": [5]}], seeds=[0, 1], order="file")
+    outcome = runner(tasks).run()
     assert (len(outcome.done), len(outcome.failed)) == (4, 2)
-    first, second, third, fourth, fifth, sixth = (e.out_folder / "processes.txt").read_text().split()
+    first, second, third, fourth, fifth, sixth = (tasks[0].store.out / "processes.txt").read_text().split()
     assert first == second == third != fourth != fifth == sixth
 
 
 def test_jobs_run_side_by_side(tmp_path):
     """Three that each wait until all three have begun."""
-    e, cells = experiment(tmp_path, "jobs=3", grid=[{"psi.q": [5]}], seeds=[0, 1, 2])
-    assert len(runner(e, cells).run().done) == 3
+    tasks = tasks_of(tmp_path, grid=[{"psi.q": [5]}], seeds=[0, 1, 2])
+    assert len(runner(tasks, jobs=3).run().done) == 3
 
 
 def test_failing_cells_are_named_and_stop_no_other(tmp_path):
-    e, cells = experiment(tmp_path, grid=[{"psi.q": [2, 4, 1]}])
-    made = runner(e, cells)
-    outcome = made.run()
-    assert [cell.name for cell in outcome.done] == ["psi.q=1-seed0"]
+    tasks = tasks_of(tmp_path, grid=[{"psi.q": [2, 4, 1]}])
+    outcome = runner(tasks).run()
+    assert [task.name for task in outcome.done] == ["psi.q=1-seed0"]
     assert outcome.failed["psi.q=2-seed0"] == "the soup is cold"
     assert outcome.failed["psi.q=4-seed0"].startswith("killed by SIGKILL")
-    assert "something before" in made.store.log(cells[0]).read_text()
-    assert made.store.failure(cells[0]) == "the soup is cold"
-    assert made.store.state(cells[0], None) == "failed"
-    assert runner(e, cells).run().failed.keys() == outcome.failed.keys()  # tried again
-    assert len(begun(e)) == 5
+    assert "something before" in tasks[0].log.read_text()
+    assert tasks[0].store.failure(tasks[0].cell) == "the soup is cold"
+    assert tasks[0].state() == "failed"
+    assert runner(tasks).run().failed.keys() == outcome.failed.keys()  # tried again
+    assert len(begun(tasks)) == 5
 
 
 def test_stopped_by_the_clock(tmp_path, monkeypatch):
     """Those that run are asked to save; the others are not begun. The clock jumps when two have come to step 2."""
-    e, cells = experiment(tmp_path, "jobs=2", grid=[{"psi.q": [3]}], seeds=[0, 1, 2])
-    runs = [Store(e.out_folder).run(cell) for cell in cells]
+    tasks = tasks_of(tmp_path, grid=[{"psi.q": [3]}], seeds=[0, 1, 2])
+    runs = [task.run for task in tasks]
 
     def monotonic():
         far = sum(last_step(run) >= 2 for run in runs) == 2
@@ -100,17 +97,16 @@ def test_stopped_by_the_clock(tmp_path, monkeypatch):
 
     clock = SimpleNamespace(monotonic=monotonic, sleep=time.sleep, strftime=time.strftime)
     monkeypatch.setattr("logicdiag.experiment.runner.time", clock)
-    outcome = runner(e, cells, minutes=10).run()
+    outcome = runner(tasks, jobs=2, minutes=10).run()
     assert outcome.stopped == "time"
-    assert {cell.name for cell in outcome.left} == {cell.name for cell in cells}
-    assert sum((run / "saved.txt").is_file() for run in runs) == len(begun(e)) == 2
+    assert {task.name for task in outcome.left} == {task.name for task in tasks}
+    assert sum((run / "saved.txt").is_file() for run in runs) == len(begun(tasks)) == 2
     assert outcome.failed == {}
 
 
 def test_interrupted_by_a_signal(tmp_path):
-    e, cells = experiment(tmp_path, grid=[{"psi.q": [3, 1]}])
-    made = runner(e, cells)
-    run = made.store.run(cells[0])
+    tasks = tasks_of(tmp_path, grid=[{"psi.q": [3, 1]}])
+    run = tasks[0].run
 
     def interrupt():
         wait_for(lambda: last_step(run) == 2)
@@ -118,36 +114,36 @@ def test_interrupted_by_a_signal(tmp_path):
 
     thread = threading.Thread(target=interrupt)
     thread.start()
-    outcome = made.run()
+    outcome = runner(tasks).run()
     thread.join()
-    assert (outcome.stopped, [cell.name for cell in outcome.left]) == (
+    assert (outcome.stopped, [task.name for task in outcome.left]) == (
         "interrupted",
         ["psi.q=3-seed0", "psi.q=1-seed0"],
     )
     assert (run / "saved.txt").is_file()
-    assert made.store.state(cells[0], None) == "begun"
+    assert tasks[0].state() == "begun"
 
 
 def test_two_runners_do_not_meet(tmp_path):
-    e, cells = experiment(tmp_path, grid=[{"psi.q": [1]}])
-    with Store(e.out_folder).locked(), pytest.raises(RunError, match="is in use: another `logicdiag experiment`"):
-        runner(e, cells).run()
-    assert len(runner(e, cells).run().done) == 1
+    tasks = tasks_of(tmp_path, grid=[{"psi.q": [1]}])
+    with tasks[0].store.locked(), pytest.raises(RunError, match="is in use: another `logicdiag experiment`"):
+        runner(tasks).run()
+    assert len(runner(tasks).run().done) == 1
 
 
 def test_data_that_no_cell_can_open(tmp_path):
-    e, cells = experiment(tmp_path, "data.layout=folder", "data.root=nowhere", grid=[{"psi.q": [1, 2]}])
+    tasks = tasks_of(tmp_path, "data.layout=folder", "data.root=nowhere", grid=[{"psi.q": [1, 2]}])
     with pytest.raises(DataError, match="data.root is 'nowhere'"):
-        runner(e, cells).run()
-    assert not (e.out_folder / "begun.txt").exists()
+        runner(tasks).run()
+    assert not (tasks[0].store.out / "begun.txt").exists()
 
 
 # ---- how long it takes ----------------------------------------------------------------------------------------------
 
 
-def running(cell, *seen, start=0):
+def running(task, *seen, start=0):
     """Begun at time 0, and seen at steps and times."""
-    one = Running(cell, SimpleNamespace(), 0, 0.0, start, step=start)  # type: ignore[arg-type]
+    one = Running(task, SimpleNamespace(), 0, 0.0, start, step=start)  # type: ignore[arg-type]
     for step, now in seen:
         one.see(step, now)
     return one
@@ -156,8 +152,8 @@ def running(cell, *seen, start=0):
 def test_expectations(tmp_path):
     """A kind that is not known takes as long as the slowest that is."""
     grid = [{"name": {"a": None, "b": {"method.name": "supervised"}}}]
-    e, [a, b] = experiment(tmp_path, "train.steps=100", grid=grid, jobs=2)
-    expect = Expectation(Store(e.out_folder), e)
+    a, b = tasks_of(tmp_path, "train.steps=100", grid=grid)
+    expect = Expectation(jobs=2)
     assert expect.seconds(a) is None
     assert expect.left([], [a, b]) is None
     early = running(a, (20, 15.0), start=10)
@@ -173,9 +169,8 @@ def test_expectations(tmp_path):
     expect.learn(running(b, (10, 2.0), (100, 20.0)), 27.0)  # in a process that was there
     assert expect.seconds(b, [one]) == pytest.approx(3 + 20 + 7)
     assert expect.seconds(b, [one], new=False) == pytest.approx(20 + 7)
-    run = Store(e.out_folder).run(b)
-    run.mkdir(parents=True)
-    (run / "metrics.jsonl").write_text('{"step": 60}\n{"step": 7')
+    b.run.mkdir(parents=True)
+    (b.run / "metrics.jsonl").write_text('{"step": 60}\n{"step": 7')
     assert expect.seconds(b) == pytest.approx(10 + 8)
     expect.learn(running(a), 50.0)  # too quick to be seen
     assert expect.seconds(a) == pytest.approx(50)
@@ -183,15 +178,15 @@ def test_expectations(tmp_path):
 
 def test_what_should_end_too_late_is_not_begun(tmp_path):
     """But what takes longer than any budget goes on piece by piece."""
-    e, [cell] = experiment(tmp_path, "train.steps=100")
-    made = runner(e, [cell], minutes=2)
-    assert made._fits(cell, left=1)  # nothing is known
-    made.expect.learn(running(cell), 90.0)
-    assert made._fits(cell, left=91)
-    assert not made._fits(cell, left=89)
+    [task] = tasks_of(tmp_path, "train.steps=100")
+    made = runner([task], minutes=2)
+    assert made._fits(task, left=1)  # nothing is known
+    made.expect.learn(running(task), 90.0)
+    assert made._fits(task, left=91)
+    assert not made._fits(task, left=89)
     made.expect.known.clear()
-    made.expect.learn(running(cell), 121.0)
-    assert made._fits(cell, left=1)
+    made.expect.learn(running(task), 121.0)
+    assert made._fits(task, left=1)
 
 
 # ---- files ----------------------------------------------------------------------------------------------------------
@@ -334,10 +329,9 @@ def test_a_half_done_run_goes_on_elsewhere(tmp_path, monkeypatch):
     path = experiment_file(tmp_path / "one", base=settings(data=data))
 
     def job(folder):
-        e = load_experiment(folder / path.name, [f"out={folder / 'out'}"])
-        [cell] = expand(e)
-        run = Store(e.out_folder).run(cell)
-        return Job(str(run), plain(located(e, cell.config)), e.folder, e.dataset, "val", (2, 6), "all")
+        [task] = load_suite(folder / path.name, [f"out={folder / 'out'}"]).tasks()
+        e = task.experiment
+        return Job(str(task.run), plain(task.config), e.folder, e.dataset, "val", (2, 6), "all")
 
     whole = shutil.copytree(tmp_path / "one", tmp_path / "whole")
     work(job(whole))

@@ -1,4 +1,4 @@
-"""The experiment commands: read the file, do the work, say what came of it."""
+"""The experiment commands: read the file, of one experiment or of a suite, do the work, say what came of it."""
 
 from __future__ import annotations
 
@@ -11,34 +11,35 @@ from rich.console import Console
 
 from ..errors import ConfigError, LogicDiagError
 from ..files import Progress, written_whole
-from .config import load_experiment
-from .grid import Cell, expand, select, unique
-from .runner import Outcome, Runner, located
+from .config import Experiment
+from .grid import expand
+from .runner import Outcome, Runner
 from .show import Show
-from .store import Store, last_step
+from .store import last_step
+from .suite import load_suite
+from .task import Task, select, unique
 
 
 def run_experiment(path: str, changes: Sequence[str], only: Sequence[str], minutes: float | None) -> int:
     """0: all is done, or as much as there was time for; 1: cells failed; 130: interrupted."""
     if minutes is not None and minutes <= 0:
         raise ConfigError(f"--minutes is {minutes:g}, expected more than 0")
-    e = load_experiment(path, changes)
-    cells = select(expand(e), only)
-    runner = Runner(e, cells, Show(len(unique(cells))), minutes)
-    outcome = runner.run()
-    _tell(outcome, runner.store, cells, _again(path, changes, only))
+    suite = load_suite(path, changes)
+    tasks = unique(select(suite.tasks(), only))
+    outcome = Runner(tasks, Show(), suite.jobs, suite.devices, minutes).run()
+    _tell(outcome, tasks, _again(path, changes, only))
     if outcome.stopped == "interrupted":
         return 130
     return 1 if outcome.failed else 0
 
 
-def _tell(outcome: Outcome, store: Store, cells: Sequence[Cell], again: str) -> None:
+def _tell(outcome: Outcome, tasks: Sequence[Task], again: str) -> None:
     say = sys.stderr.write
-    by_name = {cell.name: cell for cell in cells}
+    by_name = {task.name: task for task in tasks}
     for name, why in outcome.failed.items():
-        say(f"failed: {name}: {why} (log: {store.log(by_name[name])})\n")
+        say(f"failed: {name}: {why} (log: {by_name[name].log})\n")
     failed = f", {len(outcome.failed)} failed" if outcome.failed else ""
-    say(f"{len(outcome.done)} of {len(unique(cells))} runs done{failed}\n")
+    say(f"{len(outcome.done)} of {len(tasks)} runs done{failed}\n")
     if outcome.left:
         why = "stopped" if outcome.stopped == "interrupted" else "the time is over"
         say(f"logicdiag: {why} with {len(outcome.left)} to do; go on with: {again}\n")
@@ -53,45 +54,51 @@ def _again(path: str, changes: Sequence[str], only: Sequence[str]) -> str:
 
 def list_cells(path: str, changes: Sequence[str], only: Sequence[str], console: Console) -> int:
     """Every cell: its name, how far it is, and its run folder."""
-    e = load_experiment(path, changes)
-    cells = select(expand(e), only)
-    store = Store(e.out_folder)
-    width = max(len(cell.name) for cell in cells)
-    first: dict[str, str] = {}
-    for cell in cells:
-        owner = first.setdefault(cell.key, cell.name)
-        state = store.state(cell, e.evaluate)
+    suite = load_suite(path, changes)
+    tasks = select(suite.tasks(), only)
+    width = max(len(task.name) for task in tasks)
+    first: dict[object, str] = {}
+    for task in tasks:
+        owner, state, run = first.setdefault(task.identity, task.name), task.state(), task.run
         if state == "begun":
-            state = f"step {last_step(store.run(cell))} of {cell.config.train.steps}"
-        shared = "" if owner == cell.name else f" (as {owner})"
-        text = f"{cell.name:{width}}  {state:16}  {store.run(cell).name}{shared}"
-        console.print(text, markup=False, soft_wrap=True)
-    console.print(f"{len(cells)} cells, {len(first)} runs in {store.runs}", markup=False, soft_wrap=True)
+            state = f"step {last_step(run)} of {task.steps}"
+        shared = "" if owner == task.name else f" (as {owner})"
+        _say(console, f"{task.name:{width}}  {state:16}  {run.name}{shared}")
+    head = "" if suite.alone else f"{suite.title}: "
+    folders = dict.fromkeys(str(task.store.runs) for task in tasks)
+    _say(console, f"{head}{len(tasks)} cells, {len(first)} runs in {', '.join(folders)}")
     return 0
 
 
 def make_table(path: str, changes: Sequence[str], with_plots: bool, prune: bool, console: Console) -> int:
     """Markdown, CSV and plots of everything that is known."""
+    for e in load_suite(path, changes).experiments:
+        _make_one(e, with_plots, prune, console)
+    return 0
+
+
+def _make_one(e: Experiment, with_plots: bool, prune: bool, console: Console) -> None:
     from .plots import draw
     from .table import make, pseudo_rows
 
-    e = load_experiment(path, changes)
     cells = expand(e)
     table = make(e, cells, prune)
     measured = pseudo_rows(e, cells, prune)
+    if table.is_empty:
+        _say(console, f"{e.name}: nothing to show yet, no run is done")
+        return
     e.results_folder.mkdir(parents=True, exist_ok=True)
     name = f"{e.table}-{e.dataset}"
     with written_whole([e.results_folder / f"{name}.md"]) as [part]:
         part.write_text(table.markdown, "utf-8")
-    console.print(table.markdown, markup=False, soft_wrap=True)
+    _say(console, table.markdown)
     written = [table.csv, e.results_folder / f"{name}.md", *([measured.csv] if measured.rows else [])]
     if with_plots:
         try:
             written += draw(e.results_folder, name, e, table, measured.rows)
         except ConfigError as missing:
-            console.print(f"no plots: {missing}", markup=False, soft_wrap=True)
-    console.print(f"written: {', '.join(map(str, written))}", markup=False, soft_wrap=True)
-    return 0
+            _say(console, f"no plots: {missing}")
+    _say(console, f"written: {', '.join(map(str, written))}")
 
 
 def measure_experiment(
@@ -108,20 +115,27 @@ def measure_experiment(
     from .accuracy import measure_run, told
     from .worker import where
 
-    e = load_experiment(path, changes)
-    store = Store(e.out_folder)
-    cells = [cell for cell in unique(select(expand(e), only)) if store.state(cell, e.evaluate) == "done"]
-    if not cells:
-        raise ConfigError(f"{path}: no run of it is done in {store.runs}; begin with: logicdiag experiment {path}")
-    failed = 0
-    for number, cell in enumerate(cells, 1):
-        run, head = store.run(cell), f"{number}/{len(cells)} {cell.name}"
+    every = select(load_suite(path, changes).tasks(), only)
+    done = [task for task in every if task.state() == "done"]
+    if not done:
+        folders = ", ".join(dict.fromkeys(str(task.store.runs) for task in every))
+        raise ConfigError(f"{path}: no run of it is done in {folders}; begin with: logicdiag experiment {path}")
+    for name in dict.fromkeys(task.experiment.name for task in every):
+        if not any(task.experiment.name == name for task in done):
+            _say(console, f"{name}: nothing to measure yet, no run is done")
+    failed, runs = 0, unique(done)
+    for number, task in enumerate(runs, 1):
+        head = f"{number}/{len(runs)} {task.name}"
         try:
-            moved = where(located(e, cell.config), Path(e.folder))
-            found = measure_run(run, moved, images, device, again, show, forget=e.keep == "results")
+            moved, forget = where(task.config, Path(task.experiment.folder)), task.experiment.keep == "results"
+            found = measure_run(task.run, moved, images, device, again, show, forget)
         except LogicDiagError as error:
             failed += 1
-            console.print(f"{head}: {error}", markup=False, soft_wrap=True)
+            _say(console, f"{head}: {error}")
         else:
-            console.print(f"{head}: {told(found)}", markup=False, soft_wrap=True)
+            _say(console, f"{head}: {told(found)}")
     return 1 if failed else 0
+
+
+def _say(console: Console, text: str) -> None:
+    console.print(text, markup=False, soft_wrap=True)

@@ -1,4 +1,4 @@
-"""How long cells should take, from those that are done and those that are running."""
+"""How long tasks should take, from those that are done and those that are running."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING
 
-from .config import Experiment
 from .grid import Cell, psi_of
-from .store import Store, last_step
+from .store import last_step
+from .task import Task
 
 if TYPE_CHECKING:
     from .runner import Running
 
-Kind = tuple[str, str, str]
+Kind = tuple[str, str, str, str]
 
 
 @dataclass(frozen=True)
@@ -31,49 +31,44 @@ class Pace:
 
 
 class Expectation:
-    """Paces by kind of run: method, psi and head; an unknown kind takes as long as the slowest that is known."""
+    """Paces by kind of run: data set, method, psi and head; an unknown kind takes as long as the slowest known one."""
 
-    def __init__(self, store: Store, experiment: Experiment) -> None:
-        self.store, self.jobs = store, experiment.jobs
+    def __init__(self, jobs: int) -> None:
+        self.jobs = jobs
         self.known: dict[Kind, list[Pace]] = {}
 
     def learn(self, one: Running, now: float) -> None:
-        """From a cell that was done just now; earlier ones may be of another machine."""
-        steps = one.cell.config.train.steps - one.start
+        """From a task that was done just now; earlier ones may be of another machine."""
+        steps = one.task.steps - one.start
         if steps > 0:
             seconds = now - one.begun
             if (seen := _seen(one)) is None:
                 pace = Pace(0.0, seconds / steps)
             else:
                 pace = Pace(seen.start, seen.step, max(0.0, seconds - seen.seconds(steps)))
-            self.known.setdefault(kind(one.cell), []).append(pace)
+            self.known.setdefault(kind(one.task.cell), []).append(pace)
 
-    def seconds(self, cell: Cell, running: Sequence[Running] = (), new: bool = True) -> float | None:
-        """Until the end of a cell that begins, or goes on, now, in a `new` process or in another; None: nothing is
+    def seconds(self, task: Task, running: Sequence[Running] = (), new: bool = True) -> float | None:
+        """Until the end of a task that begins, or goes on, now, in a `new` process or in another; None: nothing is
         known yet.
         """
-        paces = self._paces(running)
-        steps = cell.config.train.steps - last_step(self.store.run(cell))
-        if (own := paces.get(kind(cell))) is not None:
-            return own.seconds(steps, new)
-        return max((pace.seconds(steps, new) for pace in paces.values()), default=None)
+        return _seconds(task, self._paces(running), new)
 
-    def left(self, running: Sequence[Running], waiting: Sequence[Cell]) -> float | None:
+    def left(self, running: Sequence[Running], waiting: Sequence[Task]) -> float | None:
         """Until the end of everything; None: nothing is known yet."""
-        total = 0.0
-        for cell in waiting:
-            if (expected := self.seconds(cell, running, new=False)) is None:
+        total, paces = 0.0, self._paces(running)
+        for task in waiting:
+            if (expected := _seconds(task, paces, new=False)) is None:
                 return None
             total += expected
-        paces = self._paces(running)
         for one in running:
-            if (pace := paces.get(kind(one.cell))) is None:
+            if (pace := paces.get(kind(one.task.cell))) is None:
                 return None
-            total += pace.step * (one.cell.config.train.steps - one.step) + pace.end
+            total += pace.step * (one.task.steps - one.step) + pace.end
         return total / max(1, min(self.jobs, len(running) + len(waiting)))
 
     def _paces(self, running: Sequence[Running]) -> dict[Kind, Pace]:
-        """A running cell tells how long its start took; its end is not known yet."""
+        """A running task tells how long its start took; its end is not known yet."""
         found = {}
         for name, known in self.known.items():
             # starts differ, those of processes that had done others are short: the longest is that of a new one
@@ -81,16 +76,23 @@ class Expectation:
             found[name] = Pace(start, median(pace.step for pace in known), median(pace.end for pace in known))
         for one in running:
             if (seen := _seen(one)) is not None:
-                found.setdefault(kind(one.cell), seen)
+                found.setdefault(kind(one.task.cell), seen)
         return found
 
 
+def _seconds(task: Task, paces: dict[Kind, Pace], new: bool) -> float | None:
+    steps = task.steps - last_step(task.run)
+    if (own := paces.get(kind(task.cell))) is not None:
+        return own.seconds(steps, new)
+    return max((pace.seconds(steps, new) for pace in paces.values()), default=None)
+
+
 def _seen(one: Running) -> Pace | None:
-    """How long the start and each step of a running cell take; None: that is not known yet."""
+    """How long the start and each step of a running task take; None: that is not known yet."""
     if (step := one.per_step()) is None or one.first is None:
         return None
     return Pace(max(0.0, one.first[1] - one.begun - step * (one.first[0] - one.start)), step)
 
 
 def kind(cell: Cell) -> Kind:
-    return cell.config.method.name, psi_of(cell.config), cell.config.model.head
+    return cell.dataset, cell.config.method.name, psi_of(cell.config), cell.config.model.head

@@ -12,7 +12,6 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from fnmatch import fnmatch
 from functools import cached_property
 from typing import Any
 
@@ -116,30 +115,6 @@ def expand(e: Experiment) -> list[Cell]:
     return cells
 
 
-def select(cells: Sequence[Cell], patterns: Iterable[str]) -> list[Cell]:
-    """The cells that one of the patterns names: with * and ?, or a part of the name.
-
-    All of them where there is no pattern.
-    """
-    patterns = list(patterns)
-    taken = [cell for cell in cells if not patterns or any(_matches(cell.name, p) for p in patterns)]
-    if not taken:
-        shown = " or ".join(patterns)
-        names = [cell.name for cell in cells]
-        near = hint(patterns[0], names) if patterns else ""
-        example = f"; there are {len(names)}, such as {names[0]}" if names and not near else ""
-        raise ConfigError(f"no cell is named {shown}{near}{example}")
-    return taken
-
-
-def unique(cells: Iterable[Cell]) -> list[Cell]:
-    """The first cell of each key."""
-    first: dict[str, Cell] = {}
-    for cell in cells:
-        first.setdefault(cell.key, cell)
-    return list(first.values())
-
-
 def slug(text: object) -> str:
     """
     >>> slug("FixMatch, 0.95 (flat)"), slug([0.1, 0.3]), slug(None)
@@ -159,10 +134,6 @@ def shown(value: object) -> str:
 
 def _part(axis: str, value: str) -> str:
     return f"{slug(axis)}={slug(value)}" if "." in axis else slug(value)
-
-
-def _matches(name: str, pattern: str) -> bool:
-    return fnmatch(name, pattern) if any(c in pattern for c in "*?[") else pattern in name
 
 
 # ---- rows ------------------------------------------------------------------------------------------------------------

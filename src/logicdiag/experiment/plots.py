@@ -44,7 +44,7 @@ def draw(folder: Path, name: str, e: Experiment, table: ResultTable, measured: S
     plt = _matplotlib()
     written = []
     with plt.rc_context(STYLE):
-        if any(mean.n for mean in table.means.values()):
+        if not table.is_empty:
             path = folder / f"{name}.png"
             several = sum(any(table.means[g.name, n, "last"].n for g in table.groups) for n in table.labels) > 1
             figure = (_against_labels if several else _by_row)(plt, e, table)

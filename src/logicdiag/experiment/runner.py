@@ -1,6 +1,6 @@
-"""Runs the cells of an experiment, several side by side. Each process does one after the other, until one fails in it.
+"""Runs tasks, several side by side. Each process does one after the other, until one fails in it.
 
-What is done is skipped and what was begun goes on. A cell that fails is named at the end and does not stop the others.
+What is done is skipped and what was begun goes on. One that fails is named at the end and does not stop the others.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from select import select
@@ -21,11 +21,10 @@ from ..engine.config import Config
 from ..engine.load import plain
 from ..engine.stop import stop_signals
 from ..errors import DataError
-from .config import Experiment
 from .expect import Expectation
-from .grid import Cell, unique
 from .show import Show
-from .store import Store, last_step, last_words, read_result
+from .store import last_step, last_words, read_result
+from .task import Task, unique
 from .worker import DONE, Job
 
 COMMAND = (sys.executable, "-m", "logicdiag", "experiment", "work")
@@ -37,7 +36,7 @@ PATIENCE = 120.0
 
 @dataclass
 class Running:
-    cell: Cell
+    task: Task
     process: subprocess.Popen[bytes]
     slot: int
     begun: float
@@ -71,12 +70,12 @@ class Running:
 
 @dataclass
 class Outcome:
-    """What came of it; every cell stands in one of the lists."""
+    """What came of it; every task stands in one of the lists."""
 
-    done: list[Cell] = field(default_factory=list)
+    done: list[Task] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
-    """Cell -> the last words of its log."""
-    left: list[Cell] = field(default_factory=list)
+    """Name -> the last words of its log."""
+    left: list[Task] = field(default_factory=list)
     """Not begun, or stopped on the way."""
     stopped: str = ""
     """Why there are some left: `interrupted` or `time`."""
@@ -85,24 +84,26 @@ class Outcome:
 class Runner:
     def __init__(
         self,
-        experiment: Experiment,
-        cells: Sequence[Cell],
+        tasks: Sequence[Task],
         show: Show,
+        jobs: int = 1,
+        devices: Sequence[str] = (),
         minutes: float | None = None,
         command: Sequence[str] = COMMAND,
     ) -> None:
-        self.e, self.show, self.command = experiment, show, tuple(command)
-        self.store = Store(experiment.out_folder)
-        self.cells = unique(cells)
-        self.minutes = minutes
+        self.show, self.command = show, tuple(command)
+        self.tasks = unique(tasks)
+        self.jobs, self.devices, self.minutes = jobs, devices, minutes
         self.running: list[Running] = []
         self.idle: dict[int, subprocess.Popen[bytes]] = {}
-        """By slot: processes that wait for their next cell."""
-        self.expect = Expectation(self.store, experiment)
+        """By slot: processes that wait for their next task."""
+        self.expect = Expectation(jobs)
         self.outcome = Outcome()
 
     def run(self) -> Outcome:
-        with self.store.locked(), stop_signals() as asked:
+        with ExitStack() as locks, stop_signals() as asked:
+            for store in dict.fromkeys(task.store for task in self.tasks):
+                locks.enter_context(store.locked())
             waiting = self._waiting()
             begun = time.monotonic()
             deadline = None if self.minutes is None else begun + 60 * self.minutes
@@ -115,30 +116,17 @@ class Runner:
                 self._dismiss()
         return self.outcome
 
-    def _waiting(self) -> list[Cell]:
-        waiting: list[Cell] = []
-        for cell in self.cells:
-            done = self.store.state(cell, self.e.evaluate) == "done"
-            (self.outcome.done if done else waiting).append(cell)
-        if waiting:
-            self._try_data(waiting)
+    def _waiting(self) -> list[Task]:
+        waiting: list[Task] = []
+        for task in self.tasks:
+            (self.outcome.done if task.state() == "done" else waiting).append(task)
+        for dataset in dict.fromkeys(task.cell.dataset for task in waiting):
+            _try_data([task for task in waiting if task.cell.dataset == dataset])
         return waiting
-
-    def _try_data(self, cells: Sequence[Cell]) -> None:
-        """Data that no cell could open are named once, before anything starts."""
-        first: DataError | None = None
-        for config in {repr(cell.config.data): cell.config for cell in cells}.values():
-            try:
-                open_dataset(config.data, Path(self.e.folder))
-                return
-            except DataError as error:
-                first = first or error
-        if first is not None:
-            raise first
 
     # ---- the loop ------------------------------------------------------------------------------
 
-    def _loop(self, waiting: list[Cell], deadline: float | None, asked: Callable[[], bool]) -> None:
+    def _loop(self, waiting: list[Task], deadline: float | None, asked: Callable[[], bool]) -> None:
         while waiting or self.running:
             now = time.monotonic()
             if asked():
@@ -155,51 +143,51 @@ class Runner:
                 self.outcome.stopped = "time"
                 break
             for one in self.running:
-                one.see(last_step(self.store.run(one.cell)), now)
+                one.see(last_step(one.task.run), now)
             self.show.update(self.outcome, self.running, waiting, self.expect.left(self.running, waiting))
             time.sleep(LOOK)
         self.outcome.left += waiting
 
-    def _start_some(self, waiting: list[Cell], now: float, deadline: float | None) -> bool:
+    def _start_some(self, waiting: list[Task], now: float, deadline: float | None) -> bool:
         """Fill the free places; whether there was anything to wait for that may begin now."""
         began = not waiting
-        for cell in list(waiting):
-            if len(self.running) >= self.e.jobs:
+        for task in list(waiting):
+            if len(self.running) >= self.jobs:
                 return True
+            if any(one.task.identity == task.identity for one in self.running):
+                continue  # to be evaluated on another list, when it is trained
             left = None if deadline is None else deadline - now
-            if left is not None and not self._fits(cell, left, new=not self.idle):
+            if left is not None and not self._fits(task, left, new=not self.idle):
                 continue
-            waiting.remove(cell)
-            self._start(cell)
+            waiting.remove(task)
+            self._start(task)
             began = True
         return began
 
-    def _fits(self, cell: Cell, left: float, new: bool = True) -> bool:
-        """Whether a cell should end in time; one that a whole budget is too short for goes on piece by piece."""
+    def _fits(self, task: Task, left: float, new: bool = True) -> bool:
+        """Whether a task should end in time; one that a whole budget is too short for goes on piece by piece."""
         assert self.minutes is not None
-        expected = self.expect.seconds(cell, self.running, new)
+        expected = self.expect.seconds(task, self.running, new)
         return expected is None or expected <= left or expected > 60 * self.minutes
 
-    def _start(self, cell: Cell) -> None:
+    def _start(self, task: Task) -> None:
         slots = {one.slot for one in self.running}
-        slot = min((i for i in range(self.e.jobs) if i not in slots), key=lambda i: i not in self.idle)
-        run = self.store.run(cell)
-        config = self._here(cell.config, slot)
-        log = self.store.log(cell)
+        slot = min((i for i in range(self.jobs) if i not in slots), key=lambda i: i not in self.idle)
+        run, log, e = task.run, task.log, task.experiment
         job = Job(
             run=str(run),
-            config=plain(config),
-            base=self.e.folder,
-            dataset=self.e.dataset,
-            split=self.e.evaluate,
-            moments=self.e.moments(config.train.steps),
-            keep=self.e.keep,
+            config=plain(self._config(task, slot)),
+            base=e.folder,
+            dataset=e.dataset,
+            split=e.evaluate,
+            moments=e.moments(task.steps),
+            keep=e.keep,
             log=str(log),
         )
         log.parent.mkdir(parents=True, exist_ok=True)
-        self.store.fail(cell, None)
+        task.store.fail(task.cell, None)
         with open(log, "ab") as file:
-            file.write(f"---- {time.strftime('%Y-%m-%d %H:%M:%S')} {cell.name}: {run}\n".encode())
+            file.write(f"---- {time.strftime('%Y-%m-%d %H:%M:%S')} {task.name}: {run}\n".encode())
             file.flush()
             process = self.idle.pop(slot, None)
             if process is None or process.poll() is not None:
@@ -216,17 +204,18 @@ class Runner:
         with suppress(BrokenPipeError):  # it ended at once; its log says why
             process.stdin.write(job.line().encode())  # and stays open: when it ends, so has the runner
         start = last_step(run)
-        self.running.append(Running(cell, process, slot, time.monotonic(), start, log, start))
-        self.show.say(f"{cell.name}: {f'goes on from step {start}' if start else 'begins'}")
+        self.running.append(Running(task, process, slot, time.monotonic(), start, log, start))
+        self.show.say(f"{task.name}: {f'goes on from step {start}' if start else 'begins'}")
 
-    def _here(self, config: Config, slot: int) -> Config:
-        """With the data's folder by its whole path, and a device of several."""
-        device = self.e.devices[slot % len(self.e.devices)] if self.e.devices else config.train.device
-        return replace(located(self.e, config), train=replace(config.train, device=device))
+    def _config(self, task: Task, slot: int) -> Config:
+        """With the device of this place."""
+        config = task.config
+        device = self.devices[slot % len(self.devices)] if self.devices else config.train.device
+        return replace(config, train=replace(config.train, device=device))
 
     def _environment(self) -> dict[str, str]:
         """The cores are shared, unless the user has said how."""
-        share = str(max(1, (os.cpu_count() or 1) // self.e.jobs))
+        share = str(max(1, (os.cpu_count() or 1) // self.jobs))
         threads = {"OMP_NUM_THREADS": share, "TORCHINDUCTOR_COMPILE_THREADS": share}
         return {**threads, "PYTHONUNBUFFERED": "1", **os.environ}
 
@@ -234,23 +223,23 @@ class Runner:
 
     def _ended(self, one: Running) -> None:
         self.running.remove(one)
-        cell = one.cell
+        task = one.task
         if (code := one.process.poll()) is None:
             self.idle[one.slot] = one.process
         else:
             end(one.process)
-        if not code and self.store.state(cell, self.e.evaluate) == "done":
-            self.outcome.done.append(cell)
+        if not code and task.state() == "done":
+            self.outcome.done.append(task)
             self.expect.learn(one, time.monotonic())
-            last = read_result(self.store.run(cell)).miou(self.e.evaluate, "last")
-            self.show.say(f"{cell.name}: done{'' if last is None else f', mIoU {last:.2f}'}")
+            last = read_result(task.run).miou(task.experiment.evaluate, "last")
+            self.show.say(f"{task.name}: done{'' if last is None else f', mIoU {last:.2f}'}")
             return
         why = last_words(one.log)
         if code is not None and code < 0:
             why = f"killed by {signal.Signals(-code).name} (its last words: {why})"
-        self.store.fail(cell, why)
-        self.outcome.failed[cell.name] = why
-        self.show.say(f"{cell.name}: failed: {why}")
+        task.store.fail(task.cell, why)
+        self.outcome.failed[task.name] = why
+        self.show.say(f"{task.name}: failed: {why}")
 
     def _stop(self, why: str) -> None:
         """Ask everyone to save and stop, and wait for them."""
@@ -263,8 +252,7 @@ class Runner:
         for one in list(self.running):
             end(one.process, max(0.1, until - time.monotonic()))
             self.running.remove(one)
-            done = self.store.state(one.cell, self.e.evaluate) == "done"
-            (self.outcome.done if done else self.outcome.left).append(one.cell)
+            (self.outcome.done if one.task.state() == "done" else self.outcome.left).append(one.task)
 
     def _dismiss(self) -> None:
         """There is no more to do for those who wait."""
@@ -288,10 +276,14 @@ def end(process: subprocess.Popen[bytes], seconds: float = 0.0) -> None:
             stream.close()
 
 
-def located(e: Experiment, config: Config) -> Config:
-    """With the folder of the data by its whole path, if it is there."""
-    root = config.data.root
-    for base in (Path(e.folder), Path()):
-        if root and (base / root).is_dir():
-            root = str((base / root).absolute())
-    return replace(config, data=replace(config.data, root=root))
+def _try_data(tasks: Sequence[Task]) -> None:
+    """Data that no task could open are named once, before anything starts."""
+    first: DataError | None = None
+    for task in {(task.experiment.folder, repr(task.cell.config.data)): task for task in tasks}.values():
+        try:
+            open_dataset(task.cell.config.data, Path(task.experiment.folder))
+            return
+        except DataError as error:
+            first = first or error
+    if first is not None:
+        raise first

@@ -12,7 +12,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from .grid import Cell
+from .task import Task
 
 if TYPE_CHECKING:
     from .runner import Outcome, Running
@@ -22,9 +22,9 @@ QUIET = 30.0
 
 
 class Show:
-    def __init__(self, total: int, console: Console | None = None) -> None:
+    def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(stderr=True, highlight=False)
-        self.total, self.said = total, time.monotonic()
+        self.said = time.monotonic()
         self.live = Live(console=self.console, refresh_per_second=4, transient=True) if self._terminal else None
 
     @property
@@ -43,7 +43,7 @@ class Show:
     def say(self, text: str) -> None:
         self.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
-    def update(self, outcome: Outcome, running: Sequence[Running], waiting: Sequence[Cell], left: float | None) -> None:
+    def update(self, outcome: Outcome, running: Sequence[Running], waiting: Sequence[Task], left: float | None) -> None:
         head = summary(len(outcome.done), len(running), len(outcome.failed), len(waiting), left)
         now = time.monotonic()
         if self.live is not None:
@@ -57,13 +57,13 @@ class Show:
 
 
 def line(one: Running) -> tuple[str, str, str, str]:
-    """A running cell: name, step, rate, time left."""
-    steps, step = one.cell.config.train.steps, one.per_step()
+    """A running task: name, step, rate, time left."""
+    name, steps, step = one.task.name, one.task.steps, one.per_step()
     if one.step >= steps:
-        return one.cell.name, f"{one.step}/{steps}", "", "evaluation"
+        return name, f"{one.step}/{steps}", "", "evaluation"
     if not step:
-        return one.cell.name, f"{one.step}/{steps}", "", ""
-    return one.cell.name, f"{one.step}/{steps}", f"{1 / step:.1f}/s", f"{duration((steps - one.step) * step)} left"
+        return name, f"{one.step}/{steps}", "", ""
+    return name, f"{one.step}/{steps}", f"{1 / step:.1f}/s", f"{duration((steps - one.step) * step)} left"
 
 
 def summary(done: int, running: int, failed: int, waiting: int, left: float | None) -> str:

@@ -68,6 +68,11 @@ class ResultTable:
     """(group, labels, last or best) -> mean."""
     markdown: str
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether no run of it is done."""
+        return not any(mean.n for mean in self.means.values())
+
 
 def make(e: Experiment, cells: Sequence[Cell], prune: bool = False) -> ResultTable:
     """Merge what is on disk into the CSV file, and make the table of both."""
@@ -83,7 +88,8 @@ def make(e: Experiment, cells: Sequence[Cell], prune: bool = False) -> ResultTab
         stale = []
     place = {(cell.name, cell.key): number for number, cell in enumerate(cells)}
     rows.sort(key=lambda row: (row["dataset"], place.get((row["cell"], row["key"]), len(place))))
-    write(csv, rows, COLUMNS, MORE)
+    if rows or csv.is_file():
+        write(csv, rows, COLUMNS, MORE)
     known = {row["key"]: row for row in rows if row["dataset"] == e.dataset and row["split"] == split_name(e.evaluate)}
     groups, labels = grouped(cells, e.pool), list(dict.fromkeys(cell.labels for cell in cells))
     labels.sort(key=lambda count: count or 0)
