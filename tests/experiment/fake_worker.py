@@ -1,5 +1,6 @@
 """Stands in for `logicdiag experiment work`: no training, but the same files, signals and exit codes. psi.q says what:
-1 is done at once, 2 fails, 3 goes on until it is asked to stop, 4 is killed, 5 is done when the others have begun.
+1 is done at once, 2 fails, 3 goes on until it is asked to stop, 4 is killed, 5 is done when the others have begun,
+6 fails if another is in the same run.
 """
 
 import json
@@ -28,8 +29,10 @@ def main(job) -> None:
 
     def done():
         found = {"miou": 0.5, "images": 1, "list": {"fingerprint": "x"}}
-        result = {"dataset": job["dataset"], "trained": True, "evaluated": {job["split"] or "val": {"last": found}}}
-        (run / "result.json").write_text(json.dumps(result))
+        file = run / "result.json"
+        known = json.loads(file.read_text())["evaluated"] if file.is_file() else {}
+        evaluated = {**known, job["split"] or "val": {"last": found}}
+        file.write_text(json.dumps({"dataset": job["dataset"], "trained": True, "evaluated": evaluated}))
 
     if what == 1:
         log(steps)
@@ -54,6 +57,11 @@ def main(job) -> None:
         begun = run.parent.parent / "begun.txt"
         while len(begun.read_text().splitlines()) < 3:
             time.sleep(0.02)
+        done()
+    elif what == 6:
+        (run / "busy").touch(exist_ok=False)
+        time.sleep(0.5)
+        (run / "busy").unlink()
         done()
 
 
