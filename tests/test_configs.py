@@ -8,12 +8,15 @@ from logicdiag.data.layouts import LAYOUTS
 from logicdiag.engine.load import load_config
 from logicdiag.experiment.config import load_experiment
 from logicdiag.experiment.grid import expand
+from logicdiag.experiment.suite import load_suite
+from logicdiag.experiment.task import unique
 from logicdiag.methods.build import METHODS
 from logicdiag.pseudo.build import PSI
 
 CONFIGS = Path(__file__).parent.parent / "configs"
 RECIPE = CONFIGS / "experiments" / "recipe.yaml"
-EXPERIMENTS = sorted({*(CONFIGS / "experiments").glob("*.yaml")} - {RECIPE})
+SUITE = CONFIGS / "experiments" / "all.yaml"
+EXPERIMENTS = sorted({*(CONFIGS / "experiments").glob("*.yaml")} - {RECIPE, SUITE})
 FILES = sorted(file for file in CONFIGS.rglob("*.yaml") if CONFIGS / "experiments" not in file.parents)
 
 
@@ -69,6 +72,17 @@ def test_experiments(file, dataset):
     methods = load_experiment(EXPERIMENTS[0].parent / "methods.yaml", [f"dataset={dataset}"])
     recipe = {cell.key for cell in expand(methods) if cell.options["name"] == "LogicDiag"}
     assert recipe & {cell.key for cell in cells}
+
+
+def test_the_suite_has_every_table_of_both_data_sets():
+    """The fewest labels of both come first; what tables share, wherever the data are, is one run."""
+    suite = load_suite(SUITE, ["data.root=/where/{dataset}/is"])
+    assert {e.name for e in suite.experiments} == {f"{name}/{file.stem}" for name in COUNTS for file in EXPERIMENTS}
+    tasks = suite.tasks()
+    assert {task.cell.config.data.root for task in tasks} == {f"/where/{name}/is" for name in COUNTS}
+    assert {(task.cell.dataset, task.cell.labels) for task in tasks[:400]} == {("voc-animals", 27), ("camvid", 12)}
+    alone = [cell.key for e in suite.experiments for cell in expand(e)]
+    assert len(unique(tasks)) == len(set(alone)) < len(tasks) == len(alone)
 
 
 def test_the_field_has_every_method_with_both_psi():

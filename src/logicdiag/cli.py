@@ -249,9 +249,12 @@ def _add_experiment(every: Any) -> None:
 
 
 def _add_experiment_file(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("config", metavar="FILE", help="an experiment, a YAML file")
+    parser.add_argument("config", metavar="FILE", help="an experiment, or a suite of them; a YAML file")
     parser.add_argument(
-        "changes", nargs="*", metavar="KEY=VALUE", help="of the experiment or of all runs, such as data.root=..."
+        "changes",
+        nargs="*",
+        metavar="KEY=VALUE",
+        help="of the suite, of every experiment or of all runs, such as data.root=...",
     )
 
 
