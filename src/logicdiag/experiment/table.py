@@ -90,9 +90,7 @@ def make(e: Experiment, cells: Sequence[Cell], prune: bool = False) -> ResultTab
     rows.sort(key=lambda row: (row["dataset"], place.get((row["cell"], row["key"]), len(place))))
     if rows or csv.is_file():
         write(csv, rows, COLUMNS, MORE)
-    known = {row["key"]: row for row in rows if row["dataset"] == e.dataset and row["split"] == split_name(e.evaluate)}
-    groups, labels = grouped(cells, e.pool), list(dict.fromkeys(cell.labels for cell in cells))
-    labels.sort(key=lambda count: count or 0)
+    known, groups, labels = known_rows(e, rows), grouped(cells, e.pool), counts_of(cells)
     means = {
         (group.name, count, which): mean(
             [float(known[cell.key][f"miou_{which}"]) for cell in group.of(count) if cell.key in known],
@@ -133,6 +131,16 @@ def row_of(cell: Cell, result: Result, e: Experiment) -> Row:
 
 def _number(value: float | None) -> str:
     return "" if value is None else f"{value:.4f}"
+
+
+def known_rows(e: Experiment, rows: Iterable[Row]) -> dict[str, Row]:
+    """The rows of a CSV file that are of this data set and reported list, by the key of their run."""
+    return {row["key"]: row for row in rows if row["dataset"] == e.dataset and row["split"] == split_name(e.evaluate)}
+
+
+def counts_of(cells: Iterable[Cell]) -> list[int | None]:
+    """The numbers of labels, the fewest first."""
+    return sorted(dict.fromkeys(cell.labels for cell in cells), key=lambda count: count or 0)
 
 
 def grouped(cells: Iterable[Cell], pool: Sequence[str]) -> list[Group]:
@@ -190,11 +198,11 @@ def _tables(
         [count] = labels
         head = "" if count is None else f"{count} labels"
         body = [[group.name, *(str(means[group.name, count, which]) for which in WHICH)] for group in groups]
-        return _markdown([head, "last checkpoint", "best checkpoint"], body)
+        return markdown([head, "last checkpoint", "best checkpoint"], body)
     out = []
     for which in WHICH:
         body = [[group.name, *(str(means[group.name, count, which]) for count in labels)] for group in groups]
-        out += [f"**{which.capitalize()} checkpoint**\n", *_markdown(["labels", *map(str, labels)], body)]
+        out += [f"**{which.capitalize()} checkpoint**\n", *markdown(["labels", *map(str, labels)], body)]
     return out
 
 
@@ -202,28 +210,35 @@ def _differences(
     e: Experiment, groups: Sequence[Group], labels: Sequence[int | None], known: dict[str, Row]
 ) -> list[str]:
     """Each run less the reference's with the same labels and seed: what chance does to both is taken out."""
-    if e.reference is None:
+    reference = reference_of(e, groups)
+    if reference is None:
         return []
-    names = [group.name for group in groups]
-    if e.reference not in names:
-        raise ConfigError(f"{e.source}: reference is {e.reference!r}, which is no row{hint(e.reference, names)}")
-    reference = groups[names.index(e.reference)]
     body = []
     for group in groups:
         if group is not reference:
-            found = [_paired(group.of(count), reference.of(count), known) for count in labels]
+            found = [paired(group.of(count), reference.of(count), known) for count in labels]
             body.append([group.name, *(f"+{mean}" if mean.n and mean.mean >= 0 else str(mean) for mean in found)])
     head = ["labels" if len(labels) > 1 else "", *("last checkpoint" if n is None else f"{n}" for n in labels)]
-    return [f"**Last checkpoint, less {e.reference} with the same labels and seed**\n", *_markdown(head, body)]
+    return [f"**Last checkpoint, less {e.reference} with the same labels and seed**\n", *markdown(head, body)]
 
 
-def _paired(cells: Sequence[Cell], reference: Sequence[Cell], known: dict[str, Row]) -> Mean:
+def reference_of(e: Experiment, groups: Sequence[Group]) -> Group | None:
+    if e.reference is None:
+        return None
+    names = [group.name for group in groups]
+    if e.reference not in names:
+        raise ConfigError(f"{e.source}: reference is {e.reference!r}, which is no row{hint(e.reference, names)}")
+    return groups[names.index(e.reference)]
+
+
+def paired(cells: Sequence[Cell], reference: Sequence[Cell], known: dict[str, Row]) -> Mean:
+    """The difference of runs with the same seed, at the last checkpoint."""
     beside = {cell.seed: float(known[cell.key]["miou_last"]) for cell in reference if cell.key in known}
     pairs = [cell for cell in cells if cell.key in known and cell.seed in beside]
     return mean([float(known[cell.key]["miou_last"]) - beside[cell.seed] for cell in pairs], len(cells))
 
 
-def _markdown(head: Sequence[str], body: Sequence[Sequence[str]]) -> list[str]:
+def markdown(head: Sequence[str], body: Sequence[Sequence[str]]) -> list[str]:
     lines = [head, ["---", *["---:"] * (len(head) - 1)], *body]
     return [*("| " + " | ".join(text.replace("|", "\\|") for text in line) + " |" for line in lines), ""]
 
