@@ -71,9 +71,22 @@ def list_cells(path: str, changes: Sequence[str], only: Sequence[str], console: 
 
 
 def make_table(path: str, changes: Sequence[str], with_plots: bool, prune: bool, console: Console) -> int:
-    """Markdown, CSV and plots of everything that is known."""
-    for e in load_suite(path, changes).experiments:
+    """Markdown, CSV and plots of everything that is known; then the suite's page."""
+    from .page import Page
+
+    suite = load_suite(path, changes)
+    # The page is of the suite as its file has it, whatever part of it is made now; its mistakes come before any work.
+    page = Page(suite.page, load_suite(path)) if suite.page else None
+    for e in suite.experiments:
         _make_one(e, with_plots, prune, console)
+    if page is None:
+        return 0
+    if page.is_empty:
+        _say(console, f"{page.path}: left as it is, no run is known")
+        return 0
+    with written_whole([page.path]) as [part]:
+        part.write_text(page.text(), "utf-8")
+    _say(console, f"written: {page.path}")
     return 0
 
 

@@ -6,9 +6,11 @@ A single experiment is a suite of one, so that whatever works on suites works on
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import Any
 
 from ..engine.load import build, put_override, read_settings
 from ..errors import ConfigError, hint
@@ -35,6 +37,10 @@ class _Keys:
     """Runs side by side, in all; null: as in the table that has most."""
     devices: list[str] = field(default_factory=list)
     """That runs are dealt to; empty: those of the tables."""
+    page: str | None = None
+    """A page of Markdown that `table` puts the tables in, from the folder of this file."""
+    names: dict[str, Any] = field(default_factory=dict)
+    """What the page calls data sets, where it is another name."""
 
 
 OWN = tuple(f.name for f in fields(_Keys))
@@ -48,8 +54,12 @@ class Suite:
     experiments: list[Experiment]
     jobs: int
     devices: list[str]
+    source: str
+    """The file."""
     alone: bool = False
     """Whether it is of a single experiment's file."""
+    page: Path | None = None
+    names: dict[str, Any] = field(default_factory=dict)
 
     def tasks(self) -> list[Task]:
         """All cells, in the order in which they are run: an experiment by itself as its `order` says; in a suite the
@@ -77,7 +87,7 @@ def load_suite(path: str | Path, changes: Sequence[str] = ()) -> Suite:
     data = read_settings(path)
     if TABLES not in data:
         e = load_experiment(path, changes)
-        return Suite(e.title, [e], e.jobs, e.devices, alone=True)
+        return Suite(e.title, [e], e.jobs, e.devices, str(path), alone=True)
     own = [change for change in changes if _key(change) in OWN]
     for change in own:
         put_override(data, change)
@@ -85,7 +95,9 @@ def load_suite(path: str | Path, changes: Sequence[str] = ()) -> Suite:
     _check(keys, path)
     experiments = _experiments(keys, path, [change for change in changes if change not in own])
     devices = keys.devices or list(dict.fromkeys(device for e in experiments for device in e.devices))
-    return Suite(keys.title or path.stem, experiments, keys.jobs or max(e.jobs for e in experiments), devices)
+    jobs = keys.jobs or max(e.jobs for e in experiments)
+    page = Path(os.path.normpath(path.parent / keys.page)) if keys.page else None
+    return Suite(keys.title or path.stem, experiments, jobs, devices, str(path), page=page, names=keys.names)
 
 
 def _experiments(keys: _Keys, path: Path, changes: Sequence[str]) -> list[Experiment]:
