@@ -7,10 +7,13 @@ from pathlib import Path
 
 from logicdiag.cli import main
 from logicdiag.engine.run import open_run, read_metrics
+from logicdiag.experiment.page import Page
+from logicdiag.experiment.suite import load_suite
 from logicdiag.methods.about import NOTE, markdown
 from logicdiag.methods.build import METHODS
 
-DOCS = Path(__file__).parent.parent / "docs"
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
 
 
 def blocks(page, language):
@@ -61,3 +64,32 @@ def test_methods_are_listed(capsys):
     assert rows["cps"] == ["2", "1", "6", "4"]
     assert main(["methods", "--markdown"]) == 0
     assert capsys.readouterr().out == markdown()
+
+
+def test_the_page_of_results_is_what_the_csv_files_say(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    suite = load_suite("configs/experiments/all.yaml")
+    assert suite.page is not None
+    page = Page(suite.page, suite)
+    assert not page.is_empty
+    told = suite.page.read_text("utf-8")
+    assert page.text() == told, "run `logicdiag experiment table configs/experiments/all.yaml`"
+    for e in suite.experiments:
+        assert f"<!-- table {e.table}" in told, e.table
+
+
+def test_figures_in_the_text_on_results_stand_in_a_table():
+    """The text is by hand: a mean or difference that no table has any more is found here."""
+    blocks = re.compile(r"^<!-- (?:table|pseudo|missing)\b.*?^<!-- end -->$", re.MULTILINE | re.DOTALL)
+    page = (DOCS / "results.md").read_text("utf-8")
+    made, by_hand = "".join(blocks.findall(page)), blocks.sub("", page)
+    figures = re.findall(r"[+-]?\d+\.\d ± \d+\.\d", by_hand)
+    assert len(figures) > 5
+    for figure in figures:
+        assert re.search(rf"(?<![\d.]){re.escape(figure)}(?!\d)", made), figure
+    readme = (ROOT / "README.md").read_text("utf-8")
+    [answer] = re.findall(r"\*\*Does the reasoning pay\?\*\*.*?\n\n", readme, re.DOTALL)
+    means = re.findall(r"\d+\.\d", answer)
+    assert means
+    for mean in means:
+        assert f" {mean} ±" in made, mean
