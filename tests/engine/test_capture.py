@@ -79,6 +79,17 @@ def test_replayed_steps_are_the_steps(method):
     same(plain.state(), captured.state())
 
 
+def test_replayed_steps_hear_what_is_said_of_their_images(tmp_path):
+    lines = [f"train_{number:04d},{0.01 * number},1" for number in range(4, 9)]
+    (tmp_path / "witness.csv").write_text("\n".join(["image,tiger,leopard", *lines]), "utf-8")
+    still = {**STILL, "method": {"teacher_decay": 0.0}}
+    changes = {**still, "data": {"val": None, "witness": str(tmp_path / "witness.csv")}}
+    plain, captured, alone = trainer(**changes), trainer(**changes), trainer(**still)
+    captured.stepper.capture_with(Again(), pytest.fail)
+    assert steps(plain, 6) == steps(captured, 6) != steps(alone, 6)
+    same(plain.state(), captured.state())
+
+
 def as_on_cuda(made):
     """Let the optimiser and the teacher follow the plan's tensors, as they do where steps are captured."""
     c = made.config

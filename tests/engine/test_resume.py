@@ -72,6 +72,32 @@ def test_resumed_exactly(tmp_path, monkeypatch, method):
     assert ("students" in state["method"]) == (method in ("cps", "mkd"))
 
 
+def told(tmp_path, name="witness.csv", weight=0.01):
+    """A configuration with a witness, who is sure of an image or two."""
+    lines = "".join(f"train_{number:04d},{weight},1,1,{weight}\n" for number in (4, 6, 7, 8))
+    (tmp_path / name).write_text(f"image,tiger,leopard,animal,plant\n{lines}", "utf-8")
+    return config(data={"witness": str(tmp_path / name)}, method={"teacher_decay": 0.9}, psi={"levels": 0.6})
+
+
+def test_resumed_exactly_with_a_witness(tmp_path, monkeypatch):
+    """Who makes a difference; may have moved; and must say the same."""
+    train(told(tmp_path), tmp_path / "whole")
+    with monkeypatch.context() as patch:
+        stop_after(patch, 3)
+        with pytest.raises(Interrupted):
+            train(told(tmp_path), tmp_path / "cut")
+    told(tmp_path, "other.csv", 0.02)
+    with pytest.raises(RunError, match="data.witness says other things than when the run was begun"):
+        resume(tmp_path / "cut", [f"data.witness={tmp_path / 'other.csv'}"])
+    (tmp_path / "witness.csv").rename(tmp_path / "moved.csv")
+    resume(tmp_path / "cut", [f"data.witness={tmp_path / 'moved.csv'}"])
+    same(load_checkpoint(tmp_path / "whole", "cpu"), load_checkpoint(tmp_path / "cut", "cpu"))
+    assert json.loads((tmp_path / "cut/record.json").read_text())["lists"]["witness"]["count"] == 4
+    train(config(method={"teacher_decay": 0.9}, psi={"levels": 0.6}), tmp_path / "alone")
+    one, other = ((tmp_path / name / "last.safetensors").read_bytes() for name in ("whole", "alone"))
+    assert one != other
+
+
 @pytest.mark.parametrize("cut", [1, 2, 3, 5, 6])
 def test_resumed_exactly_at_and_between_stages(tmp_path, monkeypatch, cut):
     """Of eight steps, the second stage begins after two, the third after five; a snapshot is taken after one."""

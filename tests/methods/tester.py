@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
@@ -136,6 +137,34 @@ class MethodTester:
             pytest.skip("nothing is drawn")
         first = method.losses(a_step(method)).parts["unlabeled"]
         assert not torch.equal(first, method.losses(a_step(method, index=6)).parts["unlabeled"])
+
+    def test_what_a_witness_says_reaches_psi(self):
+        """With the unlabelled views that it is about; of labelled ones that psi is asked for, it says nothing."""
+        method = made(self.name)
+        if not method.needs_unlabeled:
+            pytest.skip("psi is not asked")
+        inner, asked = method.psi, []
+
+        class Listening:
+            plan, waits = inner.plan, inner.waits
+
+            def __call__(self, unlabeled, labeled):
+                asked.append(unlabeled)
+                assert labeled.heard is None
+                return inner(unlabeled, labeled)
+
+        method.psi = Listening()
+        step = a_step(method)
+        heard = torch.arange(1.0, 3 * len(H) + 1).view(3, len(H))
+        method.losses(replace(step, unlabeled=replace(step.unlabeled, heard=heard)))
+        assert asked
+        for prediction in asked:
+            labeled = len(prediction.logits) - len(heard)
+            assert labeled in (0, len(step.labeled))
+            assert torch.equal(prediction.heard, torch.cat([torch.zeros(labeled, len(H)), heard]))
+        asked.clear()
+        method.losses(step)
+        assert all(prediction.heard is None for prediction in asked)
 
     def test_teaching_leaves_the_student_alone(self):
         method = made(self.name)

@@ -55,7 +55,7 @@ def remembered(dataset: Dataset, cache: bool | str, processes: int = 1) -> Datas
     def masked(items: Iterable[Masked]) -> tuple[Masked, ...]:
         return tuple(Masked(i.name, kept.get(id(i.source), i.source), kept.get(id(i.labels), i.labels)) for i in items)
 
-    unlabeled = tuple(Photo(i.name, kept.get(id(i.source), i.source)) for i in dataset.unlabeled)
+    unlabeled = tuple(replace(i, source=kept.get(id(i.source), i.source)) for i in dataset.unlabeled)
     return replace(dataset, labeled=masked(dataset.labeled), unlabeled=unlabeled, val=masked(dataset.val))
 
 

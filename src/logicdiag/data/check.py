@@ -17,8 +17,9 @@ from .config import DataConfig
 from .dataset import IGNORE, ListRecord, Masked, Photo
 from .files import ColourMaskError, ImageFile, Labels
 from .lists import Entry
-from .open import SCENES, Opening, open_dataset, record, rule
+from .open import SCENES, Opening, find_witness, open_dataset, record, rule
 from .report import Finding, Report, SplitReport
+from .witness import with_heard
 
 Progress = Callable[[str, int, int], None]
 UNTOLD = (
@@ -92,6 +93,11 @@ class _Check:
             self._error("broken", str(error))
             photos = []
         parts["unlabeled"] = photos, record(rule(self.config.unlabeled), photos)
+        if self.config.witness is not None:
+            try:
+                with_heard(photos, find_witness(self.config, opening.hierarchy, opening.places))
+            except DataError as error:
+                self._error("broken", str(error))
         self.split, self.kind = "", "overlap"
         opening.refuse_overlap(found["labeled"], photos, found["val"])
         order = [key for key in ("labeled", "unlabeled", "val") if key in parts]

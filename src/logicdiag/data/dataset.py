@@ -30,6 +30,8 @@ class Photo:
 
     name: str
     source: Callable[[], NDArray[np.uint8]]
+    heard: tuple[float, ...] | None = field(default=None, kw_only=True)
+    """What a witness says of it (`data/witness.py`); None: nothing."""
 
     def image(self) -> NDArray[np.uint8]:
         """RGB, (height, width, 3)."""
@@ -82,6 +84,8 @@ class Dataset:
     val: tuple[Masked, ...]
     lists: Mapping[str, ListRecord]
     reader: Callable[[str], tuple[Masked, ...]] = field(repr=False, compare=False)
+    witness: tuple[str, ...] = ()
+    """Concepts that a witness tells of unlabelled images."""
 
     def split(self, name: str) -> tuple[Masked, ...]:
         """Any split of the data set, or a list file, to evaluate on; what `data.val` names is `val`, not this."""
@@ -99,6 +103,8 @@ class Split:
     hierarchy: Hierarchy
     items: tuple[Masked, ...]
     record: ListRecord
+    witness: tuple[str, ...] = ()
+    """Concepts that a witness tells of them."""
 
 
 def evenly(items: Sequence[Item], count: int | None) -> Sequence[Item]:

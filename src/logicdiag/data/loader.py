@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -28,6 +28,7 @@ from .dataset import Masked, Photo
 from .resample import place
 from .views import draws
 from .windows import Packed, Window, develop, pack
+from .witness import rows_of
 
 AHEAD = 4
 """Batches that the host may be ahead of a GPU: enough to keep it busy, and a bound on the memory of views that wait."""
@@ -46,6 +47,8 @@ class Views:
     step: int
     slots: tuple[int, ...]
     """Which places of the global batch these are."""
+    heard: Float[Tensor, "b n"] | None = None
+    """What a witness says of the images; None: there is none."""
 
     def __len__(self) -> int:
         return len(self.slots)
@@ -139,7 +142,8 @@ class Loader:
         if isinstance(cut, LogicDiagError):
             return cut
         with nullcontext() if self._stream is None else torch.cuda.stream(self._stream):
-            views = Views(*develop(cut.windows, self.device), cut.step, cut.slots)
+            heard = None if cut.heard is None else cut.heard.to(self.device, non_blocking=True)
+            views = Views(*develop(cut.windows, self.device), cut.step, cut.slots, heard)
             ready = None if self._stream is None else self._stream.record_event()
         return _Made(views, ready)
 
@@ -148,7 +152,7 @@ class Loader:
         caller = torch.cuda.current_stream(self.device)
         if made.ready is not None:
             caller.wait_event(made.ready)
-        for tensor in (made.views.image, made.views.leaf, made.views.valid):
+        for tensor in (made.views.image, made.views.leaf, made.views.valid, made.views.heard):
             if tensor is not None:
                 tensor.record_stream(caller)  # it is not free for the next batch before the caller is done with it
         self._given.append(caller.record_event(torch.cuda.Event(blocking=True)))
@@ -200,10 +204,12 @@ class _Cut(NamedTuple):
     step: int
     slots: tuple[int, ...]
     windows: Packed
+    heard: Tensor | None
 
     def pin_memory(self) -> _Cut:
         """`DataLoader` asks for this where batches go to a GPU."""
-        return self._replace(windows=self.windows.pinned())
+        heard = None if self.heard is None else self.heard.pin_memory()
+        return self._replace(windows=self.windows.pinned(), heard=heard)
 
 
 @dataclass(frozen=True)
@@ -221,7 +227,16 @@ class _Source(Dataset[Any]):
             windows = pack([self.window(*key) for key in keys])
         except LogicDiagError as error:
             return error  # as a value: raised in a worker it would come out wrapped in that worker's traceback
-        return _Cut(keys[0][0], tuple(slot for _, slot in keys), windows)
+        return _Cut(keys[0][0], tuple(slot for _, slot in keys), windows, self.heard([self.item(*key) for key in keys]))
+
+    def heard(self, photos: Sequence[Photo]) -> Tensor | None:
+        """What a witness says of them; None where it says nothing of any image."""
+        return None if self.concepts is None else torch.from_numpy(rows_of(photos, self.concepts))
+
+    @cached_property
+    def concepts(self) -> int | None:
+        """How many there are in what is heard."""
+        return next((len(item.heard) for item in self.items if item.heard is not None), None)
 
     def item(self, step: int, slot: int) -> Photo:
         epoch, at = divmod(step * self.batch + slot, len(self.items))

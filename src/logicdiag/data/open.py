@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from glob import glob
 from pathlib import Path
 
 import numpy as np
 
 from ..errors import DataError, choose, hint
+from ..logic.hierarchy import Hierarchy
 from .config import DataConfig
 from .dataset import Dataset, ListRecord, Masked, Photo, Relabelled, Split
 from .files import ImageFile, is_image, walk, without_suffix
 from .hierarchies import hierarchy_of, of_kind
 from .layouts import LAYOUTS, Layout
 from .lists import Entry, fingerprint, known_name, order_of
+from .witness import Witness, read_witness, with_heard, with_witness
 
 REST = "rest"
 SCENES = "scenes"
@@ -28,7 +31,12 @@ def open_dataset(config: DataConfig, base: Path | None = None) -> Dataset:
     Images that are not labelled come as bare photos: where their masks are is not even computed.
     """
     choose("data.layout", config.layout, [SCENES, *LAYOUTS])
-    return _open_scenes(config) if config.layout == SCENES else Opening(config, base).dataset()
+    if config.layout == SCENES:
+        data, places = _open_scenes(config), _bases(base)
+    else:
+        opening = Opening(config, base)
+        data, places = opening.dataset(), opening.places
+    return data if config.witness is None else with_witness(data, find_witness(config, data.hierarchy, places))
 
 
 def open_split(config: DataConfig, base: Path | None = None, split: str | None = None) -> Split:
@@ -54,11 +62,17 @@ def open_hidden(config: DataConfig, base: Path | None = None) -> Split:
     """
     choose("data.layout", config.layout, [SCENES, *LAYOUTS])
     if config.layout != SCENES:
-        return Opening(config, base).hidden()
-    data = _open_scenes(config)
-    names = {photo.name for photo in data.unlabeled}
-    items = tuple(item for item in data.split("train") if item.name in names)
-    return Split(data.hierarchy, items, record(f"scenes, seed {config.scenes.seed}: unlabeled", items))
+        opening = Opening(config, base)
+        hidden, places = opening.hidden(), opening.places
+    else:
+        data, places = _open_scenes(config), _bases(base)
+        names = {photo.name for photo in data.unlabeled}
+        items = tuple(item for item in data.split("train") if item.name in names)
+        hidden = Split(data.hierarchy, items, record(f"scenes, seed {config.scenes.seed}: unlabeled", items))
+    if config.witness is None:
+        return hidden
+    witness = find_witness(config, hidden.hierarchy, places)
+    return replace(hidden, items=with_heard(hidden.items, witness), witness=witness.concepts)
 
 
 class Opening:
@@ -68,7 +82,7 @@ class Opening:
         self, config: DataConfig, base: Path | None = None, problem: Callable[[DataError], None] | None = None
     ) -> None:
         self.config = config
-        self.bases = list(dict.fromkeys([base or Path(), Path()]))
+        self.bases = _bases(base)
         self.problem = problem or _raise
         self.layout: Layout = LAYOUTS[config.layout](self._root())
         self.places = [self.layout.root, *self.bases]
@@ -250,6 +264,23 @@ class Opening:
 
     def _paths(self, value: str) -> list[Path]:
         return list(dict.fromkeys(place / _expanded(value) for place in self.places))
+
+
+def find_witness(config: DataConfig, hierarchy: Hierarchy, places: Iterable[Path]) -> Witness:
+    """That of a configuration which has one."""
+    assert config.witness is not None
+    paths = [place / _expanded(config.witness) for place in places]
+    for path in paths:
+        if path.is_file():
+            return read_witness(path, hierarchy)
+    there = [p.name for path in paths if path.parent.is_dir() for p in path.parent.iterdir()]
+    looked = " nor ".join(dict.fromkeys(map(str, paths)))
+    raise DataError(f"data.witness is {config.witness!r}, and {looked} is no file{hint(paths[0].name, there)}")
+
+
+def _bases(base: Path | None) -> list[Path]:
+    """Where relative paths start."""
+    return list(dict.fromkeys([base or Path(), Path()]))
 
 
 def record(source: str, items: Iterable[Photo]) -> ListRecord:

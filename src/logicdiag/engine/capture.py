@@ -131,7 +131,8 @@ class _Captured:
 
 def _own(views: Views) -> Views:
     leaf = None if views.leaf is None else views.leaf.clone()
-    return replace(views, image=views.image.clone(), leaf=leaf, valid=views.valid.clone())
+    heard = None if views.heard is None else views.heard.clone()
+    return replace(views, image=views.image.clone(), leaf=leaf, valid=views.valid.clone(), heard=heard)
 
 
 def _copy(to: Views, views: Views) -> None:
@@ -139,3 +140,5 @@ def _copy(to: Views, views: Views) -> None:
     to.valid.copy_(views.valid)
     if to.leaf is not None and views.leaf is not None:
         to.leaf.copy_(views.leaf)
+    if to.heard is not None and views.heard is not None:
+        to.heard.copy_(views.heard)

@@ -81,6 +81,8 @@ def refuse_other_data(run: Run, dataset: Dataset) -> None:
         then = run.record.get("lists", {}).get(name)
         if then is None:
             continue
+        if then["fingerprint"] != now.fingerprint and name == "witness":
+            raise RunError(f"{run.path}: data.witness says other things than when the run was begun")
         if then["fingerprint"] != now.fingerprint:
             counts = f"{then['count']} then, {now.count} now"
             raise RunError(f"{run.path}: data.{name} names other images than when the run was begun ({counts})")

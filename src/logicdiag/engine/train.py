@@ -43,7 +43,7 @@ def train(
 
 
 MAY_MOVE = (
-    *(f"data.{key}" for key in ("root", "labeled", "unlabeled", "val", "workers", "cache")),
+    *(f"data.{key}" for key in ("root", "labeled", "unlabeled", "val", "witness", "workers", "cache")),
     *(f"train.{key}" for key in ("device", "compile", "capture")),
 )
 """Settings that may be others when a run goes on: where things are, and not what is learned; lists are compared."""

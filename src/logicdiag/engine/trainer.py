@@ -118,7 +118,11 @@ class Trainer:
         if not METHODS[c.method.name].needs_unlabeled:
             return Threshold(self.dataset.hierarchy, 1.0, c.model.head)  # never asked
         reduce = self.here.most if c.psi.quantifier == "min" else self.here.add
-        return build_psi(PsiSetting(c.psi, self.knowledge, c.model.head, c.train.seed, reduce, c.model.decision))
+        return build_psi(
+            PsiSetting(
+                c.psi, self.knowledge, c.model.head, c.train.seed, reduce, c.model.decision, self.dataset.witness
+            )
+        )
 
     def facts(self) -> dict[str, Any]:
         """For the run's record."""

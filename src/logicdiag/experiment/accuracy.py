@@ -19,8 +19,9 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from torch import Tensor
 
-from ..data.dataset import IGNORE, Masked, evenly
+from ..data.dataset import IGNORE, Masked, Split, evenly
 from ..data.open import open_hidden
+from ..data.witness import rows_of
 from ..engine.evaluate import read_ahead, together
 from ..engine.inference import predict_logits, where_to_run
 from ..engine.run import Run, open_run
@@ -66,8 +67,8 @@ def measure_run(
     run = open_run(path, overrides)
     device, precision = where_to_run(device, None, run.config.train.precision)
     files = files or {run.config.train.steps: "last"}
-    meters = [_Meter(step, run.model(which, device), run) for step, which in files.items()]
     hidden = open_hidden(run.config.data, run.base)
+    meters = [_Meter(step, run.model(which, device), run, hidden) for step, which in files.items()]
     if hidden.hierarchy != run.hierarchy:
         raise RunError(f"{path}: the data set has another hierarchy now than the run was trained on")
     if not hidden.items:
@@ -80,11 +81,15 @@ def measure_run(
         shown = torch.from_numpy(np.stack([image for _, image, _ in batch])).to(device)
         truth = torch.from_numpy(np.stack([mask for _, _, mask in batch])).to(device).long()
         truth = torch.where(truth == IGNORE, NONE, truth)
+        heard = None
+        if hidden.witness:
+            rows = rows_of([items[number] for number in numbers], len(hidden.hierarchy))
+            heard = torch.from_numpy(rows).to(device)
         for meter in meters:
             logits = predict_logits(
                 meter.model, shown.permute(0, 3, 1, 2).float() / 255, run.config.inference, precision
             )
-            meter.add(logits, truth, numbers)
+            meter.add(logits, truth, numbers, heard)
         done += len(batch)
         if progress:
             progress("pseudo labels", done, len(items))
@@ -121,16 +126,16 @@ def _covers(known: dict[str, Any], files: Iterable[int], images: int | None) -> 
 class _Meter:
     """One snapshot, and what is counted of it."""
 
-    def __init__(self, step: int, model: Segmenter, run: Run) -> None:
+    def __init__(self, step: int, model: Segmenter, run: Run, hidden: Split) -> None:
         self.step, self.model, self.knowledge = step, model, run.knowledge
-        self.psi, self.name = _psi(run)
+        self.psi, self.name = _psi(run, hidden.witness)
         self.paths = Leaves(run.hierarchy).under.T.bool()
         self.tally = Tally(run.hierarchy)
 
     @torch.no_grad()
-    def add(self, logits: Tensor, truth: Tensor, numbers: Sequence[int]) -> None:
+    def add(self, logits: Tensor, truth: Tensor, numbers: Sequence[int], heard: Tensor | None = None) -> None:
         before = self.model.leaf_logits(logits).argmax(1)
-        target = self._target(logits, numbers)
+        target = self._target(logits, numbers, heard)
         labels = conflict = None
         if self.model.head == "hierarchical":
             observed = self.model.probs(logits) > 0.5
@@ -143,19 +148,20 @@ class _Meter:
             after = target.leaf.long()
         self.tally.add(truth, before, after, target.weight, labels, conflict)
 
-    def _target(self, logits: Tensor, numbers: Sequence[int]) -> Target:
+    def _target(self, logits: Tensor, numbers: Sequence[int], heard: Tensor | None) -> Target:
         """As training would make it of these images; what is drawn depends on the snapshot and the image."""
         valid = torch.ones_like(logits[:, 0], dtype=torch.bool)
         plan = moved(self.psi.plan(self.step, numbers), logits.device)
-        return self.psi(Prediction(logits, valid, plan), Prediction(logits[:0], valid[:0]))[0]
+        return self.psi(Prediction(logits, valid, plan, heard), Prediction(logits[:0], valid[:0]))[0]
 
 
-def _psi(run: Run) -> tuple[Psi, str]:
+def _psi(run: Run, witness: Sequence[str]) -> tuple[Psi, str]:
     """That of the run; of one that makes no pseudo labels, what it would make of a flat head is the likeliest leaf."""
     c = run.config
     if c.model.head == "flat" and not METHODS[c.method.name].needs_unlabeled:
         return Threshold(run.hierarchy, 0.0, c.model.head), "likeliest"
-    psi = build_psi(PsiSetting(c.psi, run.knowledge, c.model.head, c.train.seed, decision=c.model.decision))
+    setting = PsiSetting(c.psi, run.knowledge, c.model.head, c.train.seed, decision=c.model.decision, witness=witness)
+    psi = build_psi(setting)
     return psi, c.psi.name
 
 

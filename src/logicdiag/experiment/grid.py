@@ -26,7 +26,9 @@ from .config import PARTS, Experiment, flat
 COLUMNS = ("dataset", "method", "psi", "head", "labels", "seed", "miou_last", "miou_best")
 """Of every CSV file; what a table varies has columns beside them."""
 MORE = ("val_last", "val_best", "best_step", "split", "images", "chosen_on", "steps", "minutes", "cell", "key")
-ELSEWHERE = tuple(key for key in MAY_MOVE if key not in ("data.labeled", "data.unlabeled", "data.val"))
+LISTS = ("labeled", "unlabeled", "val", "witness")
+"""Settings of `data` that may name files, and say what is learned."""
+ELSEWHERE = tuple(key for key in MAY_MOVE if key not in [f"data.{name}" for name in LISTS])
 """Settings that say where and how fast a run is done, and not what is learned."""
 KEY = 10
 """Hexadecimal digits of a key."""
@@ -91,6 +93,8 @@ def key_of(config: Config, dataset: str) -> str:
     for key, method in OWN.items():
         if method != config.method.name:
             settings["method"].pop(key)
+    if settings["data"]["witness"] is None:
+        settings["data"].pop("witness")
     text = json.dumps([dataset, settings], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:KEY]
 

@@ -25,7 +25,7 @@ from ..engine.train import resume, train
 from ..engine.trainer import Trainer
 from ..errors import RunError
 from ..files import written_whole
-from .grid import ELSEWHERE
+from .grid import ELSEWHERE, LISTS
 from .store import read_result, split_name, write_result
 
 SNAPSHOTS = "snapshots"
@@ -142,7 +142,7 @@ def where(config: Config, base: Path) -> tuple[str, ...]:
     """Where data, lists and devices are now, for a run that began elsewhere."""
     settings = plain(config)
     values = {name: settings[name.partition(".")[0]][name.partition(".")[2]] for name in ELSEWHERE}
-    for key in ("labeled", "unlabeled", "val"):
+    for key in LISTS:
         if isinstance(value := settings["data"][key], str):
             values[f"data.{key}"] = _found(value, base, config)
     return tuple(f"{name}={json.dumps(value)}" for name, value in values.items())

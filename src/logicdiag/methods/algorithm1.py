@@ -38,7 +38,7 @@ class Algorithm1(Method):
         assert labeled.leaf is not None
         logits = self.predict(torch.cat([labeled.image, unlabeled.image]))
         valid = torch.cat([labeled.leaf >= 0, unlabeled.valid])
-        own = Prediction(logits.detach(), valid, part(step.plan, "psi"))
+        own = Prediction(logits.detach(), valid, part(step.plan, "psi"), step.heard())
         target, statistics = self.psi(own, Prediction(own.logits[:0], valid[:0]))
         supervised = self.labeled_loss(logits[: len(labeled)], step)
         summed = self.loss(logits, target, part(step.plan, "points/unlabeled"))

@@ -44,6 +44,13 @@ class Step:
     plan: Planned
     """What `Method.plan` decided."""
 
+    def heard(self) -> Tensor | None:
+        """What a witness says of all views, the labelled ones first, of which nothing is said."""
+        if self.unlabeled is None or self.unlabeled.heard is None:
+            return None
+        heard = self.unlabeled.heard
+        return torch.cat([heard.new_zeros(len(self.labeled), heard.shape[1]), heard])
+
 
 @dataclass(frozen=True)
 class Losses:
@@ -235,7 +242,7 @@ class Method(Stages, ABC):
         assert step.labeled.leaf is not None
         assert step.unlabeled is not None
         return self.psi(
-            Prediction(teacher_logits, step.unlabeled.valid, part(step.plan, "psi")),
+            Prediction(teacher_logits, step.unlabeled.valid, part(step.plan, "psi"), step.unlabeled.heard),
             Prediction(student_logits.detach(), step.labeled.leaf >= 0),
         )
 

@@ -58,7 +58,8 @@ class Mutual(Method):
     def labels(self, name: str, logits: Logits, valid: Tensor, step: Step) -> Labels:
         """Psi of a network's prediction of all views; `valid` are the unlabelled pixels that are meant."""
         assert step.labeled.leaf is not None
-        both = Prediction(torch.cat(logits.detach()), torch.cat([step.labeled.leaf >= 0, valid]), part(step.plan, name))
+        meant = torch.cat([step.labeled.leaf >= 0, valid])
+        both = Prediction(torch.cat(logits.detach()), meant, part(step.plan, name), step.heard())
         target, statistics = self.psi(both, Prediction(both.logits[:0], both.valid[:0]))
         count = len(step.labeled)
         return Labels(target.cut(0, count), target.cut(count, len(both.logits)), statistics)

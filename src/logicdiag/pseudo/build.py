@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from .diagnosis import Diagnosis, takes_one_leaf
 from .levels import SureLevels
 from .target import Psi
 from .threshold import Threshold
+from .witness import Witnessed
 
 SURE = 0.95
 """`psi.levels` of a diagnosis, unless the configuration says."""
@@ -51,9 +52,18 @@ class PsiSetting:
     reduce: Reduce | None = None
     decision: str = "leaf"
     """Which outputs of the hierarchical head decide."""
+    witness: Sequence[str] = ()
+    """Concepts that a witness tells of unlabelled images."""
 
 
 def build_psi(setting: PsiSetting) -> Psi:
+    psi = _build(setting)
+    if not setting.witness:
+        return psi
+    return Witnessed(psi, setting.knowledge.hierarchy, setting.witness, setting.head)
+
+
+def _build(setting: PsiSetting) -> Psi:
     psi = PSI[choose("psi.name", setting.config.name, PSI)](setting)
     levels = _levels(setting)
     if levels == 0:

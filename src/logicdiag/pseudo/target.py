@@ -82,6 +82,12 @@ class Prediction:
     """In the model's own type of number; psi makes probabilities of them, in float32."""
     valid: Bool[Tensor, "b h w"]
     plan: Planned = field(default_factory=dict)
+    heard: Float[Tensor, "b n"] | None = None
+    """What a witness says of the images (`data/witness.py`): the log of a weight for each concept."""
+
+    def saying(self, logits: Float[Tensor, "b c h w"]) -> Prediction:
+        """The same views, of which other outputs are taken."""
+        return replace(self, logits=logits)
 
 
 class Psi(Protocol):
