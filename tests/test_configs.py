@@ -16,7 +16,8 @@ from logicdiag.pseudo.build import PSI
 CONFIGS = Path(__file__).parent.parent / "configs"
 RECIPE = CONFIGS / "experiments" / "recipe.yaml"
 SUITE = CONFIGS / "experiments" / "all.yaml"
-EXPERIMENTS = sorted({*(CONFIGS / "experiments").glob("*.yaml")} - {RECIPE, SUITE})
+WITNESS = CONFIGS / "experiments" / "witness.yaml"
+EXPERIMENTS = sorted({*(CONFIGS / "experiments").glob("*.yaml")} - {RECIPE, WITNESS, SUITE})
 FILES = sorted(file for file in CONFIGS.rglob("*.yaml") if CONFIGS / "experiments" not in file.parents)
 
 
@@ -91,11 +92,13 @@ def test_the_field_has_every_method_with_both_psi():
     assert found == {(method, psi) for method in METHODS.keys() - {"supervised", "algorithm1"} for psi in PSI}
 
 
-@pytest.mark.parametrize("dataset", COUNTS)
-def test_the_recipe_is_chosen_on_nothing_that_is_reported(dataset):
+@pytest.mark.parametrize(
+    ("file", "dataset"), [*((RECIPE, dataset) for dataset in COUNTS), (WITNESS, "voc-animals")], ids=str
+)
+def test_the_recipe_is_chosen_on_nothing_that_is_reported(file, dataset):
     """Other counts and seeds; what tables are made of is neither validated nor evaluated on."""
     reported = load_experiment(EXPERIMENTS[0].parent / "methods.yaml", [f"dataset={dataset}"])
-    e = load_experiment(RECIPE, [f"dataset={dataset}-dev"])
+    e = load_experiment(file, [f"dataset={dataset}-dev"])
     cells = expand(e)
     assert not {cell.labels for cell in cells} & set(COUNTS[dataset])
     assert not {cell.seed for cell in cells} & set(reported.seeds)
