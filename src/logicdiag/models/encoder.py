@@ -82,11 +82,17 @@ def build_encoder(name: str, output_stride: int = 16) -> Encoder:
     return _timm_encoder(name, output_stride)
 
 
-def _timm_encoder(name: str, output_stride: int) -> Encoder:
+def named_in_timm(name: str) -> Any:
+    """timm, which has a model of that name."""
     timm = import_timm()
     if not timm.is_model(name):
         near = _near(name, timm.list_models())
         raise OptionError(f"model.encoder is {name!r}, expected 'small' or a model of timm{near}")
+    return timm
+
+
+def _timm_encoder(name: str, output_stride: int) -> Encoder:
+    timm = named_in_timm(name)
     try:
         body = timm.create_model(name, features_only=True, output_stride=output_stride)
     except Exception as error:  # timm's models refuse in many ways: AssertionError, TypeError, ...

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..errors import WeightsError, hint
-from .encoder import Encoder, normalisation
+from .encoder import Encoder, named_in_timm, normalisation
 from .torchvision_shim import import_timm
 
 if TYPE_CHECKING:
@@ -35,41 +35,85 @@ def load_weights(model: Segmenter, source: str, base: Path | None = None) -> Non
     A file holds the state of an encoder, of a classifier made of it, or of a whole model. All of the encoder's weights
     must be there and fit, and nothing be left over but the classifier's own.
     """
-    if source == "hub" or source.startswith("hub:"):
-        _load_encoder(model.encoder, _hub_state(model.encoder, source[4:] or model.encoder.name), source)
-    elif source == "lite":
-        file = _lite_file(model.encoder.name)
-        _load_encoder(model.encoder, _read(file), str(file))
+    if _is_hub(source):
+        _load_encoder(model.encoder, _hub_state(model.encoder, source), source)
+        return
+    file = _file(source, model.encoder.name, base)
+    state = _read(file)
+    if _is_whole(state):
+        _load_whole(model, state, str(file))
     else:
-        file = _find(source, base)
-        state = _read(file)
-        if any(_strip(key, _WRAPPERS).startswith("decoder.aspp.") for key in state):
-            _load_whole(model, state, str(file))
-        else:
-            _load_encoder(model.encoder, state, str(file))
+        _load_encoder(model.encoder, state, str(file))
+
+
+def load_classifier(encoder: str, source: str, base: Path | None = None) -> Any:
+    """The classifier of timm that the encoder is a part of, whole, from the sources that `load_weights` knows."""
+    timm = named_in_timm(encoder)
+    if _is_hub(source):
+        model = _hub_model(encoder, source)
+        if _last_layer(model) is None:
+            raise WeightsError(f"model.weights is {source!r}, which holds no classifier; expected some that do")
+        return model
+    file = _file(source, encoder, base)
+    state = _read(file)
+    if _is_whole(state):
+        raise WeightsError(f"{file}: holds a model of segmentation, expected {encoder} with its classifier")
+    with torch.random.fork_rng(devices=[]):
+        model = timm.create_model(encoder)
+        if _is_lite(state):
+            state = _in_order(model.state_dict(), state, encoder, str(file))
+        given = _renamed(state, model.state_dict(), str(file))
+        last = f"{_last_layer(model)}.weight"
+        if last not in given:
+            raise WeightsError(f"{file}: holds no classifier ({last}), expected the whole of {encoder}")
+        model = timm.create_model(encoder, num_classes=given[last].shape[0])
+    target = model.state_dict()
+    _check(target, given, str(file), optional=_counts(target))
+    model.load_state_dict(given, strict=False)
+    return model
+
+
+def _last_layer(classifier: Any) -> str | None:
+    """The name of the layer that tells classes apart; None: there is none."""
+    layer = classifier.get_classifier()
+    names = (name for name, module in classifier.named_modules() if module is layer and hasattr(module, "weight"))
+    return next(names, None)
 
 
 # ---- where weights come from -----------------------------------------------------------------------
 
 
-def _hub_state(encoder: Encoder, name: str) -> State:
+def _is_hub(source: str) -> bool:
+    return source == "hub" or source.startswith("hub:")
+
+
+def _hub_state(encoder: Encoder, source: str) -> State:
     if encoder.name == "small":
         raise WeightsError("model.weights is 'hub', and the encoder 'small' has no weights there; leave weights out")
+    model = _hub_model(encoder.name, source)
+    mean, std = normalisation(encoder.name, model.pretrained_cfg)
+    encoder.normalise_by(mean, std)
+    state: State = model.state_dict()
+    return state
+
+
+def _hub_model(encoder: str, source: str) -> Any:
     timm = import_timm()
-    if name.split(".")[0] != encoder.name.split(".")[0]:
-        raise WeightsError(f"model.weights is 'hub:{name}', expected weights of the encoder {encoder.name!r}")
+    name = source[4:] or encoder
+    if name.split(".")[0] != encoder.split(".")[0]:
+        raise WeightsError(f"model.weights is 'hub:{name}', expected weights of the encoder {encoder!r}")
     try:
         with torch.random.fork_rng(devices=[]):
-            source = timm.create_model(name, pretrained=True)
+            return timm.create_model(name, pretrained=True)
     except Exception as error:  # no network, no such name, no weights of it: hub, requests and timm all have their own
-        tags = timm.list_pretrained(f"{encoder.name.split('.')[0]}.*")
+        tags = timm.list_pretrained(f"{encoder.split('.')[0]}.*")
         offered = f"; the hub has {', '.join(tags)}" if tags else "; the hub has none for it"
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise WeightsError(f"hub:{name}: the weights could not be had ({reason}){offered}") from None
-    mean, std = normalisation(name, source.pretrained_cfg)
-    encoder.normalise_by(mean, std)
-    state: State = source.state_dict()
-    return state
+
+
+def _file(source: str, encoder: str, base: Path | None) -> Path:
+    return _lite_file(encoder) if source == "lite" else _find(source, base)
 
 
 def _lite_file(encoder: str) -> Path:
@@ -144,6 +188,15 @@ def _unwrapped(data: Any, file: Path) -> State:
 # ---- fitting them to the model ---------------------------------------------------------------------
 
 
+def _is_whole(state: State) -> bool:
+    """Whether it is the state of a whole `Segmenter`."""
+    return any(_strip(key, _WRAPPERS).startswith("decoder.aspp.") for key in state)
+
+
+def _is_lite(state: State) -> bool:
+    return any(key.startswith("_conv_stem") for key in state)
+
+
 def _load_whole(model: Segmenter, state: State, where: str) -> None:
     given = {_strip(key, _WRAPPERS): value for key, value in state.items()}
     target = model.state_dict()
@@ -153,15 +206,9 @@ def _load_whole(model: Segmenter, state: State, where: str) -> None:
 
 def _load_encoder(encoder: Encoder, state: State, where: str) -> None:
     target = encoder.state_dict()
-    by_plain = {_plain(key): key for key in target}
-    if any(key.startswith("_conv_stem") for key in state):
-        state = _in_order(encoder, state, where)
-    given: dict[str, Tensor] = {}
-    for key, value in state.items():
-        name = by_plain.get(_plain(key), key)
-        if name in given:
-            raise WeightsError(f"{where}: {key!r} and another key both mean {name!r}; save one model's weights alone")
-        given[name] = value
+    if _is_lite(state):
+        state = _in_order(_classifier(encoder), state, encoder.name, where)
+    given = _renamed(state, target, where)
     if left := given.keys() - target.keys():
         own = _classifier_keys(encoder) if any(not _strip(k, _PREFIXES).startswith(_CLASSIFIERS) for k in left) else ()
         for key in left:
@@ -171,9 +218,21 @@ def _load_encoder(encoder: Encoder, state: State, where: str) -> None:
     encoder.load_state_dict(given, strict=False)
 
 
-def _in_order(encoder: Encoder, state: State, where: str) -> State:
+def _renamed(state: State, target: State, where: str) -> dict[str, Tensor]:
+    """The tensors by the target's own names; what it does not have keeps its name."""
+    by_plain = {_plain(key): key for key in target}
+    given: dict[str, Tensor] = {}
+    for key, value in state.items():
+        name = by_plain.get(_plain(key), key)
+        if name in given:
+            raise WeightsError(f"{where}: {key!r} and another key both mean {name!r}; save one model's weights alone")
+        given[name] = value
+    return given
+
+
+def _in_order(classifier: State, state: State, encoder: str, where: str) -> State:
     """The EfficientNet-Lite files have names of their own, and the tensors of timm's classifier in the same order."""
-    ours, theirs = list(_classifier(encoder).items()), list(state.items())
+    ours, theirs = list(classifier.items()), list(state.items())
     wrong = [
         f"{key} {tuple(value.shape)} for {name} {tuple(tensor.shape)}"
         for (name, tensor), (key, value) in zip(ours, theirs, strict=False)
@@ -181,7 +240,7 @@ def _in_order(encoder: Encoder, state: State, where: str) -> State:
     ]
     if wrong or len(ours) != len(theirs):
         counts = f"{len(theirs)} tensors, expected {len(ours)}"
-        raise WeightsError(f"{where}: does not fit {encoder.name}: {counts}{_listed('wrong', wrong)}")
+        raise WeightsError(f"{where}: does not fit {encoder}: {counts}{_listed('wrong', wrong)}")
     return {name: value for (name, _), (_, value) in zip(ours, theirs, strict=True)}
 
 
