@@ -28,20 +28,20 @@ def load_config(path: str | Path, overrides: Iterable[str] = ()) -> Config:
     return build(Config, data, str(path))
 
 
-def read_settings(path: str | Path) -> dict[str, Any]:
-    """The keys of a YAML file, not yet checked."""
+def read_settings(path: str | Path, what: str = "the configuration", keys: str = "data: and model:") -> dict[str, Any]:
+    """The keys of a YAML file, not yet checked; `what` it is and which `keys` it has, for messages."""
     path = Path(path)
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         near = hint(path.name, [p.name for p in path.parent.glob("*.y*ml")]) if path.parent.is_dir() else ""
-        raise ConfigError(f"the configuration {path} cannot be read: {reason}{near}") from None
+        raise ConfigError(f"{what} {path} cannot be read: {reason}{near}") from None
     data = _yaml(text, str(path))
     if data is None:
         data = {}
     if not isinstance(data, dict):
-        raise ConfigError(f"{path}: expected keys such as data: and model:, found {_kind(data)}")
+        raise ConfigError(f"{path}: expected keys such as {keys}, found {_kind(data)}")
     return data
 
 
