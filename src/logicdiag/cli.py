@@ -7,6 +7,7 @@ import io
 import os
 import sys
 from collections.abc import Sequence
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -19,6 +20,8 @@ from .logic.fuzzy import CONNECTIVES, QUANTIFIERS
 from .report.commands import add_commands as add_report
 
 DEMO_STEPS = 600
+PLACES = {"config": "CONFIG", "run_folder": "RUN", "classes": "CLASSES"}
+"""Arguments that stand before settings to change."""
 EXPERIMENT = ("run", "table", "accuracy", "work")
 
 
@@ -65,15 +68,24 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     if takes:
         args.changes = [*args.changes, *rest]
-        place = "config" if hasattr(args, "config") else "run_folder"
-        first = getattr(args, place)
-        if first is not None and "=" in first and not os.path.exists(first):
-            others = [text for text in args.changes if "=" not in text]
-            setattr(args, place, others[0] if others else None)
-            args.changes = [first, *(text for text in args.changes if text not in others[:1])]
-            if not others and place == "run_folder":
-                parser.error("the following arguments are required: RUN")
+        _deal(args, parser)
     return args
+
+
+def _deal(args: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
+    """Files to their places, where a setting stands in one of them."""
+    places = {name: said for name, said in PLACES.items() if hasattr(args, name)}
+    given = [word for name in places if (word := getattr(args, name)) is not None]
+    words = [*given, *args.changes]
+    settings = [word for word in words if "=" in word and not os.path.exists(word)]
+    if not set(given) & set(settings):
+        return
+    files = [word for word in words if word not in settings][: len(places)]
+    args.changes = [word for word in words if word not in files]
+    for name, file in zip_longest(places, files):
+        setattr(args, name, file)
+    if missing := [said for said in list(places.values())[len(files) :] if args.run is not commands.train]:
+        parser.error(f"the following arguments are required: {', '.join(missing)}")
 
 
 def _spelled_out(arguments: Sequence[str]) -> list[str]:
@@ -145,6 +157,20 @@ def _add_training(every: Any) -> None:
     draw.add_argument("--without", action="append", default=[], metavar="S", help="leave out the images of this list")
     draw.add_argument("--out", required=True, metavar="FILE")
     draw.set_defaults(run=commands.data_draw)
+
+    ask = every.add_parser(
+        "witness",
+        help="a table of what the encoder's classifier says about unlabelled images",
+        description="Asks the classifier that the encoder was trained as about every unlabelled image, and writes how "
+        "likely each concept is beside its siblings, for data.witness. How far it is trusted is found on the labelled "
+        "images; the masks of the others are not opened.",
+    )
+    ask.add_argument("config", metavar="CONFIG", help="a YAML file")
+    ask.add_argument("classes", metavar="CLASSES", help="a YAML file: concept -> classes, by name, number or range")
+    ask.add_argument("changes", nargs="*", metavar="KEY=VALUE", help="settings to change")
+    ask.add_argument("--size", type=int, default=288, metavar="N", help="of the images' short side; default: 288")
+    ask.add_argument("--out", required=True, metavar="FILE", help="a .csv file")
+    ask.set_defaults(run=commands.witness)
 
     show = every.add_parser(
         "demo",

@@ -205,6 +205,19 @@ def data_draw(args: argparse.Namespace) -> int:
     return 0
 
 
+def witness(args: argparse.Namespace) -> int:
+    from .engine.load import load_config
+    from .engine.witness import check_out, make_witness
+
+    config, out = load_config(args.config, args.changes), Path(args.out)
+    check_out(out)
+    with showing_progress() as show:
+        table = make_witness(config, args.classes, Path(args.config).parent, args.size, show)
+    table.write(out)
+    sys.stdout.write(f"{out}: {table}\n")
+    return 0
+
+
 def demo(args: argparse.Namespace) -> int:
     from .engine.demo import run_demo
 

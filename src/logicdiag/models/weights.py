@@ -65,7 +65,7 @@ def load_classifier(encoder: str, source: str, base: Path | None = None) -> Any:
         given = _renamed(state, model.state_dict(), str(file))
         last = f"{_last_layer(model)}.weight"
         if last not in given:
-            raise WeightsError(f"{file}: holds no classifier ({last}), expected the whole of {encoder}")
+            raise WeightsError(f"{file}: holds no classifier of {encoder} ({last}), expected the whole of it")
         model = timm.create_model(encoder, num_classes=given[last].shape[0])
     target = model.state_dict()
     _check(target, given, str(file), optional=_counts(target))
