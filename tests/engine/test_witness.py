@@ -1,5 +1,6 @@
 """The table of a witness: scores, trust and weights by hand, and the command that makes it."""
 
+import json
 import math
 import subprocess
 import sys
@@ -50,20 +51,25 @@ def test_pixels_of_leaves_and_inner_nodes():
 
 
 def test_the_factor_is_the_likeliest_one():
-    """Three right and one wrong by a margin of 1: p = 3/4, so t = log 3 = 1.1 fits best, and 1 is nearest."""
-    scores = np.array([[1.0, 0], [0, 1], [1, 0], [1, 0], [5, 0]])
-    pixels = np.array([[9, 2], [0, 1], [3, 0], [0, 4], [0, 0]])  # the last one shows neither
-    assert calibrate(PETS, scores, pixels) == Trust(PETS, 1.0, 4, 3)
-    assert calibrate(PETS, scores / 4, pixels).factor == 4.0
-    best = max(FACTORS, key=lambda t: 3 * math.log(1 / (1 + math.exp(-t / 3))) + math.log(1 / (1 + math.exp(t / 3))))
-    assert calibrate(PETS, scores / 3, pixels).factor == best == 2.8
+    """Six right and one wrong by a margin of 1, and one more: t = log (6.5 / 1.5) = 1.47 fits best, 1.4 is nearest."""
+    scores = np.array([[1.0, 0], [0, 1], [1, 0], [1, 0], [1, 0], [0, 1], [1, 0], [5, 0]])
+    pixels = np.array([[9, 2], [0, 1], [3, 0], [2, 1], [7, 0], [0, 8], [0, 4], [0, 0]])  # the last one shows neither
+    assert calibrate(PETS, scores, pixels) == Trust(PETS, 1.4, 7, 6)
+    assert calibrate(PETS, scores / 4, pixels).factor == 5.6
+
+    def likelihood(t):
+        """Six are right and one is wrong, and one more is either."""
+        right, wrong = (math.log(1 / (1 + math.exp(sign * t / 3))) for sign in (-1, 1))
+        return 6 * right + wrong + (right + wrong) / 2
+
+    assert calibrate(PETS, scores / 3, pixels).factor == max(FACTORS, key=likelihood) == 4.0
 
 
 @pytest.mark.parametrize(
     ("scores", "pixels", "trust"),
     [
         ([[1.0, 0.0]], [[0, 0]], Trust(PETS, 1.0, 0, 0)),
-        ([[1.0, 0.0]], [[5, 0]], Trust(PETS, FACTORS[-1], 1, 1)),
+        ([[1.0, 0.0]], [[5, 0]], Trust(PETS, 1.0, 1, 1)),
         ([[1.0, 0.0]], [[0, 5]], Trust(PETS, FACTORS[0], 1, 0)),
         ([[2.0, 2.0]], [[5, 0]], Trust(PETS, FACTORS[0], 1, 1)),
     ],
@@ -81,8 +87,8 @@ def test_trust_in_words():
 
 def test_weights_beside_the_likeliest_sibling():
     h = Hierarchy.from_dict({"pet": ["cat", "dog"], "seat": ["chair", "sofa", "stool"]})
-    scores = {"l": [1.0, 0.0, 0.0, 0.0], "a": [0.5, 0.0, 1.0, 3.0], "b": [-1.0, 1.0, 2.0, 2.0]}
-    mask = np.zeros((2, 2), np.uint8)  # a cat, so that pets are trusted by 8, and nothing is known of seats
+    scores = {"l": [0.25, 0.0, 0.0, 0.0], "a": [0.5, 0.0, 1.0, 3.0], "b": [-1.0, 1.0, 2.0, 2.0]}
+    mask = np.zeros((2, 2), np.uint8)  # a cat, so that pets are trusted by 4, and nothing is known of seats
     labeled = (Masked("l", lambda: None, lambda: mask),)
     unlabeled = tuple(Photo(name, lambda: None) for name in "ab")
     told = []
@@ -94,8 +100,8 @@ def test_weights_beside_the_likeliest_sibling():
     )
     e = math.exp
     assert table.concepts == ("cat", "dog", "chair", "sofa")
-    assert table.weights == pytest.approx(np.array([[1, e(-4), e(-2), 1], [e(-16), 1, 1, 1]]))
-    assert [(trust.factor, trust.images) for trust in table.trust] == [(8.0, 1), (1.0, 0)]
+    assert table.weights == pytest.approx(np.array([[1, e(-2), e(-2), 1], [e(-8), 1, 1, 1]]))
+    assert [(trust.factor, trust.images) for trust in table.trust] == [(4.0, 1), (1.0, 0)]
     assert told == [("labelled images", 1, 1), ("unlabelled images", 1, 2), ("unlabelled images", 2, 2)]
 
 
@@ -160,6 +166,22 @@ def test_the_command(my, tmp_path, capsys):
     assert (tmp_path / "w.csv").read_bytes() == before
 
 
+def test_training_hears_it(my, tmp_path):
+    """And the table may be named before it is there."""
+    with open(my, "a") as file:
+        file.write("method: {ramp: [0.0, 0.0]}\n")
+    settings = yaml.safe_load(my.read_text())
+    settings["data"] |= {"witness": "w.csv", "crop": 32}
+    settings["model"] |= {"encoder": "small", "weights": None}
+    settings["train"] |= {"steps": 2, "labeled_batch": 2, "unlabeled_batch": 2, "val_every": 2}
+    own = [f"model.encoder={ENCODER}", f"model.weights={yaml.safe_load(my.read_text())['model']['weights']}"]
+    my.write_text(yaml.safe_dump(settings))
+    assert main(["train", str(my), "--out", str(tmp_path / "run")]) == 2
+    assert main(arguments(my, *own)) == 0
+    assert main(["train", str(my), "--out", str(tmp_path / "run")]) == 0
+    assert json.loads((tmp_path / "run" / "record.json").read_text())["lists"]["witness"]["count"] == 4
+
+
 def test_settings_may_stand_anywhere(my, tmp_path):
     root = (tmp_path / "data").rename(tmp_path / "moved")
     moved = f"data.root={root}"
@@ -196,8 +218,8 @@ def test_images_go_whole_and_by_their_short_side(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "build_classifier", lambda config, base: bright)
     table = make_witness(config(data=on_disk(root)), tmp_path / "classes.yaml", size=60)
     assert bright.seen == [(1, 3, 60, 60), (1, 3, 60, 120), (1, 3, 82, 60)]
-    assert table.trust == (Trust(Siblings("animal", ("cat", "bird")), 8.0, 1, 1),)
-    expected = np.array([[1, math.exp(-8 * 4)], [math.exp(-8 * 4 * 127 / 255), 1]])
+    assert table.trust == (Trust(Siblings("animal", ("cat", "bird")), 0.25, 1, 1),)
+    expected = np.array([[1, math.exp(-1)], [math.exp(-127 / 255), 1]])
     assert table.weights == pytest.approx(expected, rel=1e-4)
 
 

@@ -2,7 +2,7 @@
 
 A person knows that a tabby is a cat (`tabby(x) -> cat(x)`), the classifier knows tabbies. A concept scores the mean of
 its classes, `logsumexp(logits) - log(count)`, and weighs `exp(t * (score - the best score among its siblings))`. How
-far scores are to be trusted, `t`, is what makes the labelled images likeliest.
+far scores are to be trusted, `t`, is what makes the labelled images likeliest. `data/witness.py` reads the table.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import csv
 import math
 import os
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -98,7 +98,7 @@ def make_witness(
     if size < SMALLEST:
         raise ConfigError(f"--size is {size}, expected at least {SMALLEST} pixels")
     device = choose_device(config.train.device)
-    dataset = open_dataset(config.data, base)
+    dataset = open_dataset(replace(config.data, witness=None), base)  # it may name the very table that is made here
     _check_images(dataset)
     classifier = build_classifier(config.model, base).to(device)
     chosen = read_classes(classes, dataset.hierarchy, classifier.classes)
@@ -143,14 +143,16 @@ def calibrate(siblings: Siblings, scores: Array, pixels: NDArray[np.int64]) -> T
     """The factor that makes the truth likeliest, by a softmax over the siblings; both arrays are (images, siblings).
 
     The truth of an image is the sibling with most pixels; an image that shows none says nothing. Of equals the smaller
-    factor is taken, and 1 if no image says anything.
+    factor is taken, and 1 if no image says anything. To the images comes one more, which shows any of the siblings: a
+    witness that was right about two is not to be trusted without end.
     """
     telling = pixels.any(1)
     scores, truth = scores[telling], pixels[telling].argmax(1)
     if not len(truth):
         return Trust(siblings, 1.0, 0, 0)
     x = torch.from_numpy(scores)
-    loss = [float(F.cross_entropy(factor * x, torch.from_numpy(truth), reduction="sum")) for factor in FACTORS]
+    y, any_of_them = torch.from_numpy(truth), 1 / (len(truth) + 1)
+    loss = [float(F.cross_entropy(factor * x, y, label_smoothing=any_of_them)) for factor in FACTORS]
     return Trust(siblings, FACTORS[loss.index(min(loss))], len(truth), int((scores.argmax(1) == truth).sum()))
 
 
