@@ -5,23 +5,27 @@ from dataclasses import replace
 import pytest
 import torch
 
+from logicdiag.data.config import ViewConfig
 from logicdiag.data.open import open_dataset
 from logicdiag.data.views import partner
 from logicdiag.engine.check import check
 from logicdiag.errors import ConfigError
 from logicdiag.methods.ael import Bank, choose_class, moved_to, taken
 from logicdiag.methods.config import AELConfig
+from logicdiag.methods.loss import Loss
 from logicdiag.methods.memory import lots
 from logicdiag.methods.partition import alone
 from logicdiag.plan import part
 from logicdiag.pseudo.target import Target
 from tests.engine.small import config
 
-from .tester import MethodTester, a_step, made
+from .tester import H, MethodTester, a_step, made
 
 CPU = torch.device("cpu")
 PLAIN = AELConfig(beta=0.0, gamma=0.0, paste=0.0, area=1.0)
 """Nothing that is AEL's own."""
+CONFIDENCE = (0.0, 0.9, 0.5, 0.2, 0.7)
+"""Of a bank; the first class lacks all."""
 
 
 class TestAEL(MethodTester):
@@ -37,7 +41,7 @@ class TestAEL(MethodTester):
         """The weighted mean over sampled pixels, by hand, where nothing is mixed."""
         options = AELConfig(beta=1.0, gamma=2.0, paste=0.0)
         method = made("ael", psi, teacher_decay=0.9, ael=options)
-        method.bank.confidence.copy_(torch.tensor([0.0, 0.9, 0.5, 0.2, 0.7]))
+        method.bank.confidence.copy_(torch.tensor(CONFIDENCE))
         step = a_step(method)
         step.plan["strong/boxes"].zero_()
         seen = []
@@ -50,7 +54,7 @@ class TestAEL(MethodTester):
         ((target, _),), ((*_, on_strong),) = seen, [logits[0].split(3)]
         leaf = target.leaves(method.student.leaf_channels)
         probs = method.student.leaf_logits(method.evaluated(step.unlabeled.image)).softmax(1).amax(1)
-        rates = 1 - torch.tensor([0.0, 0.9, 0.5, 0.2, 0.7])
+        rates = 1 - torch.tensor(CONFIDENCE)
         numbers = lots(step.plan["mix/seeds"], leaf[0].numel()).view_as(leaf)
         sampled = taken(leaf, rates, numbers) & step.unlabeled.valid
         weight = probs**2 * sampled
@@ -59,6 +63,76 @@ class TestAEL(MethodTester):
         assert found.statistics["sampled"] == (sampled.sum(), step.unlabeled.valid.sum())
         share = float(sampled.sum() / step.unlabeled.valid.sum())
         assert 0.1 < share < 0.95
+
+    def moved(self):
+        """All that is its own, and a student that has moved away from its teacher."""
+        options = AELConfig(beta=1.0, gamma=2.0, paste=1.0, area=0.01)
+        method = made("ael", "threshold", threshold=0.95, teacher_decay=0.9, ael=options)
+        g = torch.Generator().manual_seed(2)
+        with torch.no_grad():
+            for parameter in method.student.parameters():
+                parameter.add_(0.05 * torch.randn(parameter.shape, generator=g))
+        method.bank.confidence.copy_(torch.tensor(CONFIDENCE))
+        method.bank.updates.fill_(1)
+        return method
+
+    def test_how_it_is_put_together(self):
+        """Views are pasted, boxes are moved, weights are mixed with labels, and the bank hears of pasted pixels."""
+        method = self.moved()
+        step = a_step(method)
+        found, bank = method.losses(step), method.bank
+        method = self.moved()
+        labeled, unlabeled = method._pasted(step).labeled, step.unlabeled
+        assert (labeled.leaf != step.labeled.leaf).any()
+        with torch.no_grad():
+            weak = method.teacher.model(unlabeled.image)
+        sure, seen = method.student.leaf_logits(weak).softmax(1).max(1)
+        numbers = lots(step.plan["mix/seeds"], seen[0].numel()).view_as(seen)
+        plan = method._adapted(seen, unlabeled.valid, numbers, step.plan)
+        assert (plan["boxes"] != step.plan["strong/boxes"]).any()
+        strong, boxes = method.strong(unlabeled.image, plan)
+        on_labeled, on_strong = method.student(torch.cat([labeled.image, strong])).split(3)
+        best, leaf = weak.sigmoid()[:, list(H.leaf_indices)].max(1)
+        weight = sure**2 * taken(leaf, 1 - torch.tensor(CONFIDENCE), numbers) * unlabeled.valid
+        learned = weight * (best >= 0.95)
+        assert 0.1 < float(learned.sum() / weight.sum()) < 0.9
+        weight, learned, leaf = (torch.where(boxes, partner(t), t) for t in (weight, learned, leaf))
+        expected = method.loss(on_strong, Target(learned, leaf), {}) / weight.sum()
+        torch.testing.assert_close(found.parts["unlabeled"], expected)
+        known = labeled.leaf >= 0
+        supervised = method.loss(on_labeled, Target(known.float(), labeled.leaf * known), {}) / step.labeled_pixels
+        torch.testing.assert_close(found.total, supervised + 5 * expected)
+        method.bank.update(method.student.leaf_logits(on_labeled), labeled.leaf, alone)
+        torch.testing.assert_close(bank.confidence, method.bank.confidence)
+
+    @pytest.mark.parametrize("mixed", [0.0, 1.0])
+    def test_the_loss_is_a_weighted_mean(self, monkeypatch, mixed):
+        """Were each pixel's loss 1, so would be any weighted mean of them."""
+        method = made("ael", "threshold", view=ViewConfig(cutmix=mixed), ael=AELConfig(area=0.01))
+        method.bank.confidence.copy_(torch.tensor(CONFIDENCE))
+        monkeypatch.setattr(Loss, "__call__", lambda _, logits, target, plan: target.weight.sum())
+        assert float(method.losses(a_step(method)).parts["unlabeled"]) == pytest.approx(1.0)
+
+    def test_a_part_of_a_step_counts_as_much_as_it_has_pixels(self):
+        method = made("ael")
+        step = a_step(method)
+        whole = method.losses(step).parts["unlabeled"]
+        half = made("ael").losses(replace(step, unlabeled_pixels=2 * step.unlabeled_pixels)).parts["unlabeled"]
+        torch.testing.assert_close(half, whole / 2)
+
+    def test_processes_share_one_mean(self):
+        """Another one has as many pixels, which weigh three times as much."""
+        method = made("ael")
+        step = a_step(method)
+        alone = method.losses(step).parts["unlabeled"]
+        method = made("ael")
+        method.gather = lambda tensor: torch.stack([tensor, tensor * torch.tensor([3.0, 1.0])])
+        torch.testing.assert_close(method.losses(step).parts["unlabeled"], alone * 2 / 4)
+
+    def test_what_is_drawn_for_cutting_and_pasting_differs(self):
+        plan = made("ael").plan(5, 0.5, (0, 1), (0, 1))
+        chances = [tuple(row) for name in ("mix/chance", "paste/chance") for row in plan[name].tolist()]
+        assert len(set(chances)) == 4
 
     def test_the_bank_follows_the_labelled_views_and_is_in_its_state(self):
         method, other = made("ael"), made("ael")
@@ -104,6 +178,8 @@ class TestAEL(MethodTester):
         assert bottom > 20
         assert left <= 8
         assert right > 5
+        padding = method._adapted(seen, torch.zeros_like(seen, dtype=torch.bool), numbers, plan)
+        assert torch.equal(padding["boxes"], plan["strong/boxes"])  # it shows no class, whatever the teacher sees
         assert found["boxes"].dtype == torch.int32
         assert found["factors"] is plan["strong/factors"]
 
@@ -148,6 +224,19 @@ def test_the_bank_by_hand():
     assert bank.confidence.tolist() == pytest.approx([0.9 * 0.55 + 0.1, 0.7])
 
 
+def test_processes_fill_one_bank():
+    g = torch.Generator().manual_seed(0)
+    logits, leaf = torch.randn(4, 3, 2, 2, generator=g), torch.randint(-1, 3, (4, 2, 2), generator=g)
+    whole, parts, told = Bank(3, 0.9, CPU), [Bank(3, 0.9, CPU) for _ in range(2)], []
+    whole.update(logits, leaf, alone)
+    halves = [(logits[k : k + 2], leaf[k : k + 2]) for k in (0, 2)]
+    for half in halves:
+        Bank(3, 0.9, CPU).update(*half, lambda tensor: told.append(tensor) or tensor[None])
+    for bank, half in zip(parts, halves, strict=True):
+        bank.update(*half, lambda _: torch.stack(told))
+        torch.testing.assert_close(bank.confidence, whole.confidence)
+
+
 def test_sampling_rates():
     method = made("ael")
     method.bank.confidence.copy_(torch.tensor([0.2, 0.6, 1.0, 0.8, 0.2]))
@@ -164,6 +253,8 @@ def test_pixels_are_taken_at_the_rate_of_their_class():
     assert shares[0] == 1
     assert shares[2] == 0
     assert shares.tolist() == pytest.approx(rates.tolist(), abs=0.02)
+    high = numbers[1] > numbers[1].median()  # the largest moved a box, and are taken as often as others
+    assert taken(leaf, rates, numbers)[1][high].float().mean() == pytest.approx(0.5, abs=0.03)
 
 
 def test_classes_are_drawn_by_a_softmax_of_what_they_lack():

@@ -95,7 +95,8 @@ class AEL(FixMatch):
         target, statistics = self.target(weak, logits[:count], step)
         sampled = unlabeled.valid & taken(target.leaves(self.student.leaf_channels), self.rates(), numbers)
         weight = sure**self.options.gamma * sampled
-        total_weight, pixels = self.gather(torch.stack([weight.sum(), unlabeled.valid.sum()])).sum(0)
+        learned = torch.where(boxes, partner(weight), weight)
+        total_weight, pixels = self.gather(torch.stack([learned.sum(), unlabeled.valid.sum()])).sum(0)
         target = replace(target, weight=target.weight * weight)
         supervised = self.labeled_loss(logits[:count], step)
         consistency = self.unlabeled_loss(logits[count:], target.mixed(boxes), step)
