@@ -1,22 +1,29 @@
 """What is U2PL's own: the partition, the queues, and the contrast."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 
 from logicdiag.data.config import ViewConfig
+from logicdiag.data.views import partner
 from logicdiag.errors import ConfigError
+from logicdiag.methods import u2pl
 from logicdiag.methods.config import U2PLConfig
 from logicdiag.methods.contrast import Pixels, confident, contrast, negatives
 from logicdiag.methods.loss import Loss
 from logicdiag.methods.memory import Memory, drawn, lots
 from logicdiag.methods.partition import alone, entropy, parted
-from logicdiag.methods.u2pl import at_size
+from logicdiag.methods.u2pl import at_size, rows
+from logicdiag.plan import part
+from logicdiag.pseudo.target import Target
 
-from .tester import MethodTester, a_step, made
+from .tester import H, MethodTester, a_step, made
 
 CPU = torch.device("cpu")
+THRESHOLD = 0.95
+"""Some pixels are surer, and some are not."""
 
 
 class TestU2PL(MethodTester):
@@ -81,6 +88,72 @@ class TestU2PL(MethodTester):
         assert float(reliable / pixels) == pytest.approx(0.6, abs=0.001)
         assert float(found.parts["unlabeled"]) == pytest.approx(1.0)
 
+    def moved(self):
+        """A student and a head that have moved away from their averages."""
+        options = U2PLConfig(unreliable=0.6, confidence=0.4, ranks=(1, 3))
+        method = made("u2pl", "threshold", threshold=THRESHOLD, teacher_decay=0.9, u2pl=options)
+        g = torch.Generator().manual_seed(2)
+        with torch.no_grad():
+            for network in (method.student, method.projection):
+                for parameter in network.parameters():
+                    parameter.add_(0.05 * torch.randn(parameter.shape, generator=g))
+        return method
+
+    def test_how_it_is_put_together(self, monkeypatch):
+        """Whose representations are held against each other, and of which pixels, class by class."""
+        method, seen = self.moved(), []
+        monkeypatch.setattr(u2pl, "contrast", lambda *args: seen.append(args) or contrast(*args))
+        step = a_step(method, progress=0.5)  # a share of 0.3
+        found = method.losses(step)
+        ((mine, theirs, pixels, queues, *_),) = seen
+        assert queues is method.queues
+        method = self.moved()
+        strong, boxes = method.strong(step.unlabeled.image, part(step.plan, "strong"))
+        logits, features = method.student.with_features(torch.cat([step.labeled.image, strong]))
+        torch.testing.assert_close(mine, rows(method.projection(features)))
+        weak = torch.cat([step.labeled.image, step.unlabeled.image])
+        taught, others = method.teacher.model.with_features(weak)
+        torch.testing.assert_close(theirs, rows(method.averaged_projection(others)))
+        # what is learned
+        probs, valid = taught[:, list(H.leaf_indices)].softmax(1), step.unlabeled.valid
+        doubt = -(probs * probs.log()).sum(1)[3:]
+        reliable = valid & (doubt <= doubt[valid].sort().values[round(0.7 * int(valid.sum())) - 1])
+        sure, leaf = taught[3:, list(H.leaf_indices)].sigmoid().max(1)
+        counts = (sure >= THRESHOLD) & reliable
+        assert 0 < counts.sum() < reliable.sum()
+        mixed = [torch.where(boxes, partner(t), t) for t in (counts.float(), leaf)]
+        torch.testing.assert_close(
+            found.parts["unlabeled"], method.loss(logits[3:], Target(*mixed), {}) / reliable.sum(), rtol=1e-3, atol=0
+        )
+        # who takes part
+        size = features.shape[-2:]
+        label = at_size(torch.cat([step.labeled.leaf, torch.where(counts, leaf, -1)]), size)
+        probs, boxes = at_size(probs, size), at_size(boxes, size)
+        own = probs.gather(1, label.clamp(min=0)[:, None])[:, 0]
+        positive = torch.where(own > 0.4, label, -1)
+        anchor = torch.cat([positive[:3], torch.where(boxes, partner(positive[3:]), positive[3:])])
+        assert torch.equal(pixels.positive, positive.flatten())
+        assert torch.equal(pixels.anchor, anchor.flatten())
+        assert len({tuple(t.flatten().tolist()) for t in (label, positive, anchor)}) == 3
+        before = (probs[:, None] > probs[:, :, None]).sum(2)  # how many classes are likelier
+        unreliable = at_size(valid & ~reliable, size)
+        for c in range(len(H.leaves)):
+            likely, middling = before[:3, c] < 1, (before[3:, c] >= 1) & (before[3:, c] < 3)
+            labelled = (label[:3] >= 0) & (label[:3] != c) & likely
+            assert torch.equal(pixels.negative[c], torch.cat([labelled, unreliable & middling]).flatten()), c
+        assert pixels.negative[:, : label[:3].numel()].any()
+        assert pixels.negative[:, label[:3].numel() :].any()
+
+    def test_a_part_of_a_step_counts_as_much_as_it_has_pixels(self):
+        method = made("u2pl")
+        step = a_step(method)
+        whole = method.losses(step).parts["contrast"]
+        half = made("u2pl").losses(replace(step, unlabeled_pixels=2 * step.unlabeled_pixels)).parts["contrast"]
+        torch.testing.assert_close(half, whole / 2)
+
+    def test_what_is_drawn_for_views_differs(self):
+        assert len(set(made("u2pl").plan(5, 0.5, (0, 1), (0, 1))["seeds"].tolist())) == 4
+
     def test_the_share_falls_over_the_run(self):
         method = made("u2pl", u2pl=U2PLConfig(unreliable=0.3))
         shares = [float(method.plan(0, progress, (0,), (0,))["unreliable"]) for progress in (0.0, 0.5, 1.0)]
@@ -94,6 +167,9 @@ class TestU2PL(MethodTester):
             ({"weight": -1.0}, "method.u2pl.weight is -1.0, expected 0 or more"),
             ({"temperature": 0.0}, "method.u2pl.temperature is 0.0, expected a number above 0"),
             ({"ranks": (3, 3)}, r"method.u2pl.ranks is \[3, 3\], expected two rising ranks"),
+            ({"ranks": (5, 20)}, r"method.u2pl.ranks is \[5, 20\], but of 5 classes none .* a first rank below 5"),
+            ({"confidence": 1.0}, "method.u2pl.confidence is 1.0, expected a probability from 0 to below 1"),
+            ({"confidence": -0.1}, "method.u2pl.confidence is -0.1, expected a probability from 0 to below 1"),
         ],
     )
     def test_wrong_options(self, options, says):
@@ -233,6 +309,18 @@ def test_at_most_so_many_anchors():
     found = contrast(mine, theirs, pixels, Memory(3, 8, 2, CPU), U2PLConfig(anchors=1, negatives=3), alone)
     found.backward()
     assert mine.grad.ne(0).any(1).tolist() == [False, True, True, False, False]  # the larger lot of class 0
+
+
+def test_anchors_have_negatives_of_their_own():
+    """Two that are alike are held against other parts of the queue."""
+    memory, g = Memory(1, 64, 2, CPU), torch.Generator().manual_seed(0)
+    memory.push(torch.nn.functional.normalize(torch.randn(1, 64, 2, generator=g), dim=2), torch.tensor([64]))
+    mine = torch.ones(2, 2, requires_grad=True)
+    zeros = torch.zeros(2, dtype=torch.int64)
+    pixels = Pixels(torch.tensor([11, 12]), zeros, zeros, torch.zeros(1, 2, dtype=torch.bool))
+    theirs = torch.tensor([[1.0, 0.0], [1.0, 0.0]])
+    contrast(mine, theirs, pixels, memory, U2PLConfig(anchors=2, negatives=4), alone).backward()
+    assert not torch.allclose(mine.grad[0], mine.grad[1])
 
 
 def test_without_negatives_there_is_no_contrast():

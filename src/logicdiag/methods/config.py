@@ -32,7 +32,7 @@ class U2PLConfig:
     queue: int = 4096
     """Negatives of each class that are remembered. The authors' code: 30000, and 50000 of the first class."""
 
-    def check(self) -> None:
+    def check(self, classes: int) -> None:
         if not 0 <= self.unreliable < 1:
             raise ConfigError(f"method.u2pl.unreliable is {self.unreliable}, expected a share from 0 to below 1")
         for key in ("anchors", "negatives", "channels", "queue"):
@@ -40,11 +40,21 @@ class U2PLConfig:
                 raise ConfigError(f"method.u2pl.{key} is {getattr(self, key)}, expected a whole number of at least 1")
         if self.weight < 0:
             raise ConfigError(f"method.u2pl.weight is {self.weight}, expected 0 or more")
+        if not 0 <= self.confidence < 1:
+            raise ConfigError(
+                f"method.u2pl.confidence is {self.confidence}, expected a probability from 0 to below 1: there are no "
+                "anchors that are surer"
+            )
         if self.temperature <= 0:
             raise ConfigError(f"method.u2pl.temperature is {self.temperature}, expected a number above 0")
         low, high = self.ranks
         if not 0 <= low < high:
             raise ConfigError(f"method.u2pl.ranks is [{low}, {high}], expected two rising ranks, the first 0 or more")
+        if low >= classes:
+            raise ConfigError(
+                f"method.u2pl.ranks is [{low}, {high}], but of {classes} classes none ranks so low, and unreliable "
+                f"pixels would teach nothing; expected a first rank below {classes}"
+            )
 
 
 @dataclass

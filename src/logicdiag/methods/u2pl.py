@@ -23,7 +23,8 @@ the authors publish leave lambda_c at 1.
 Where ours differs:
 - The pseudo label is psi's and the partition comes on top; pixels that psi leaves out are no anchors. w_t counts by the
   partition alone, so that a strict psi does not raise it. L^u is a mean over all pixels, so that w_t L^u is one over
-  the reliable ones; the authors' code weighs that mean by w_t once more, by 1.25 at the start and 1 at the end.
+  the reliable ones; the authors' code weighs that mean by w_t once more, by 1.25 at the start and 1 at the end. Pixels
+  are parted and counted before views are mixed, theirs afterwards.
 - With the hierarchical head, entropy, ranks and p(c) are those of a softmax over the leaves' logits.
 - Teacher and student have the weak and the strong view; the paper's teacher sees the strong view a second time, in
   training mode, and pixels are parted by that. As positives and negatives need no place in the strong view, nothing is
@@ -71,9 +72,9 @@ class U2PL(Method):
     def __init__(self, setting: Setting) -> None:
         super().__init__(setting)
         self.options = self.config.u2pl
-        self.options.check()
-        device, decay = self.student.leaf_channels.device, self.teachers[0].decay if self.teachers else 0.0
         width, classes = self.student.width, len(self.student.leaf_channels)
+        self.options.check(classes)
+        device, decay = self.student.leaf_channels.device, self.teachers[0].decay if self.teachers else 0.0
         self.projection = share_batch_norm(projection(width, self.options.channels).to(device)).train()
         self.averaged_projection = AveragedTeacher(self.projection, decay) if self.teachers else None
         self.queues = Memory(classes, self.options.queue, self.options.channels, device)
