@@ -79,6 +79,14 @@ def test_equal_settings_are_one_run(tmp_path):
     assert key_of(plain.config, "other data") != plain.key
 
 
+def test_names_keep_their_plus_at_the_end(tmp_path):
+    """One at the beginning says that something is added, and is left out."""
+    rows = {"ST": {"method.name": "fixmatch"}, "ST++": {"method.name": "st++"}, "+ rules": {"method.weight": 2}}
+    _, cells = experiment(tmp_path, grid=[{"name": rows}])
+    assert [cell.name for cell in cells] == ["st-seed0", "st++-seed0", "rules-seed0"]
+    assert cells[1].run_name.startswith("st++-diagnosis-")
+
+
 def test_options_of_another_method_are_not_in_a_key(tmp_path):
     options = {"method.u2pl.anchors": 7, "method.ael.beta": 0.5, "method.stages.snapshots": 4}
     changes = [f"{key}={value}" for key, value in options.items()]

@@ -121,10 +121,10 @@ def expand(e: Experiment) -> list[Cell]:
 
 def slug(text: object) -> str:
     """
-    >>> slug("FixMatch, 0.95 (flat)"), slug([0.1, 0.3]), slug(None)
-    ('fixmatch-0.95-flat', '0.1-0.3', 'null')
+    >>> slug("FixMatch, 0.95 (flat)"), slug([0.1, 0.3]), slug(None), slug("+ ST++")
+    ('fixmatch-0.95-flat', '0.1-0.3', 'null', 'st++')
     """
-    return re.sub(r"[^a-z0-9._=+]+", "-", shown(text).lower()).strip("-.+") or "x"
+    return re.sub(r"[^a-z0-9._=+]+", "-", shown(text).lower()).lstrip("-.+").rstrip("-.") or "x"
 
 
 def shown(value: object) -> str:
