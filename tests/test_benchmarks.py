@@ -33,6 +33,18 @@ def test_rows(tmp_path, script, arguments, columns):
     assert shown.count("\n|") >= len(rows)
 
 
+def test_the_methods(tmp_path):
+    """Each is held against fixmatch, asked for or not; one without unlabelled images has no psi to add."""
+    shown = run("methods.py", "--steps", "1", "--methods", "st++,supervised", "--out", str(tmp_path / "rows.csv"))
+    with (tmp_path / "rows.csv").open(newline="", encoding="utf-8") as file:
+        rows = {row["method"]: row for row in csv.DictReader(file)}
+    assert list(rows) == ["fixmatch", "st++", "supervised"]
+    keys = ("threshold_ms", "diagnosis_ms", "threshold_gib", "diagnosis_gib")
+    assert all(float(row[key]) >= 0 for row in rows.values() for key in keys)
+    assert rows["supervised"]["threshold_ms"] == rows["supervised"]["diagnosis_ms"]
+    assert shown.count("\n| small | 97 | fixmatch | ") == 1
+
+
 def test_the_explorer_s():
     shown = run("explore.py", "--size", "33", "--pixels", "3", "--hierarchy", "voc2012")
     assert shown.startswith("33 x 33 pixels, 24 classes")

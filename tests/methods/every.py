@@ -17,20 +17,21 @@ from tests.engine.small import config
 from .tester import ARRANGED
 
 CELLS = [(method, psi, head) for method in METHODS for psi, head in ARRANGED]
-SHARED = [(method, *ARRANGED[0]) for method in METHODS]
-"""Those that two processes run: with diagnosis, which shares the most."""
+ANCHORED = {"method": {"u2pl": {"confidence": 0.0}}}
+"""With which networks that start have anchors, too, and u2pl's contrast is not 0."""
 
 
 def trainer(
     method: str, psi: str, head: str, here: World | None = None, more: dict[str, Any] | None = None, **train: Any
 ) -> Trainer:
-    """`more`: of psi and of the model."""
+    """`more`: of the method, psi, the model and the optimiser."""
     more = more or {}
     c = config(
         data={"val": None, "views": {"cutmix": 1.0}},
         model={"head": head, **more.get("model", {})},
-        method={"name": method, "teacher_decay": None},
+        method={"name": method, "teacher_decay": None, **more.get("method", {})},
         psi={"name": psi, "threshold": 0.1, **more.get("psi", {})},
+        optimizer=more.get("optimizer", {}),
         loss={"nodes": "sum"},  # its steps are large, and take networks away from where they start
         train={"labeled_batch": 4, "unlabeled_batch": 4, **train},
     )
@@ -53,13 +54,19 @@ def steps(made: Trainer, count: int) -> list[dict[str, float]]:
     return lines
 
 
-def ran(cell: tuple[str, str, str], here: World) -> dict[str, Any]:
-    made = trainer(*cell, here)
-    return {"lines": steps(made, 3), "model": made.model.state_dict(), "method": made.method.state_dict()}
+def ran(cell: tuple[str, str, str], here: World) -> list[dict[str, Any]]:
+    """Of u2pl, the contrast of one step beside: in the next, rounding decides which of two pixels is surer."""
+    runs = [(trainer(*cell, here), 3)]
+    if cell[0] == "u2pl":
+        runs.append((trainer(*cell, here, ANCHORED), 1))
+    return [
+        {"lines": steps(made, count), "model": made.model.state_dict(), "method": made.method.state_dict()}
+        for made, count in runs
+    ]
 
 
 if __name__ == "__main__":
     with world("cpu") as joined:
-        found = {cell[0]: ran(cell, joined) for cell in SHARED}
+        found = {"-".join(cell): ran(cell, joined) for cell in CELLS}
         if joined.is_first:
             torch.save(found, sys.argv[1])

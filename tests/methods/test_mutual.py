@@ -2,6 +2,7 @@
 
 import copy
 import math
+from dataclasses import replace
 from math import exp, log
 
 import pytest
@@ -236,6 +237,22 @@ class TestMKD(MethodTester, MutualTester):
                     parameter.add_(0.05 * torch.randn(parameter.shape, generator=g))
         return method
 
+    def test_students_label_what_their_views_show(self):
+        """Inside of a box, padding is the partner's; labels of teachers are of whole views, and mixed afterwards."""
+        method = made("mkd")
+        step = a_step(method)
+        valid = step.unlabeled.valid.clone()
+        valid[0, :18] = False
+        step, inner, seen = replace(step, unlabeled=replace(step.unlabeled, valid=valid)), method.labels, {}
+        method.labels = lambda name, logits, asked, step: seen.update({name: asked}) or inner(name, logits, asked, step)
+        method.losses(step)
+        _, boxes = method.strong(step.unlabeled.image, part(step.plan, "strong"))
+        mixed = torch.where(boxes, partner(valid), valid)
+        assert not torch.equal(mixed, valid)
+        for which in (1, 2):
+            assert torch.equal(seen[f"psi/teacher{which}"], valid)
+            assert torch.equal(seen[f"psi/student{which}"], mixed)
+
     def test_students_lose_other_channels(self):
         plan = made("mkd").plan(5, 0.5, (0, 1, 2), (0, 1, 2))
         for level in range(2):
@@ -261,7 +278,7 @@ def test_statistics_add_up():
     [
         {"psi": {"strategy": "soft"}},
         {"psi": {"families": "CE"}},
-        {"loss": {"points": 200, "points_by": "uncertain"}},
+        {"loss": {"points": 200, "points_by": "uncertain"}, "train": {"labeled_batch": 2, "unlabeled_batch": 4}},
         {"train": {"accumulate": 2, "labeled_batch": 4, "unlabeled_batch": 4, "precision": "bf16"}},
         {"data": {"views": {"cutmix": 0.0}}, "optimizer": {"clip": 0.1}},
     ],

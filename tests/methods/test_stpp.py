@@ -32,11 +32,12 @@ class FakeRun:
 
 
 def shifted(method, by):
-    """As after some training."""
+    """As after some training: the average is not where the student is."""
     with torch.no_grad():
-        for network in (*method.students, *method.teachers):
-            for parameter in network.parameters():
-                parameter.add_(by)
+        for times, networks in enumerate((method.students, method.teachers), 1):
+            for network in networks:
+                for parameter in network.parameters():
+                    parameter.add_(times * by)
     return copy.deepcopy(method.evaluated.state_dict())
 
 
@@ -71,6 +72,12 @@ class TestSTPP(MethodTester):
         assert equal(method.student.state_dict(), first)
         assert run.restarted == 2
 
+    @pytest.mark.parametrize(("count", "snapshots"), [(2, (15,)), (3, (10, 20)), (4, (8, 15, 22))])
+    def test_snapshots_are_evenly_apart(self, count, snapshots):
+        """The last of them is the network that the first stage ends with."""
+        method = made("st++", stages=StagesConfig(snapshots=count))
+        assert method.pauses(100) == (*snapshots, 30, 60)
+
     def test_the_student_may_go_on(self):
         method, run = made("st++", teacher_decay=0.9, stages=StagesConfig(anew=False)), FakeRun()
         assert method.restarts(10) == (0,)
@@ -81,14 +88,16 @@ class TestSTPP(MethodTester):
         assert equal(method.labeler.state_dict(), kept)
         assert (method.began, run.restarted) == (0, 0)
 
-    def test_labels_are_those_of_the_stage_before(self):
-        method, image = made("st++"), views(False).image
+    @pytest.mark.parametrize("decay", [0.0, 0.9])
+    def test_labels_are_those_of_the_stage_before(self, decay):
+        method, image = made("st++", teacher_decay=decay), views(False).image
         before = method.teach(image)
         shifted(method, 0.1)
         assert torch.equal(method.teach(image), before)
         method.pause(1, FakeRun())
-        expected = copy.deepcopy(method.student).eval()(image)
+        expected = copy.deepcopy(method.evaluated).eval()(image)
         method.pause(3, FakeRun())
+        shifted(method, 0.3)
         torch.testing.assert_close(method.teach(image), expected.detach())
         method.losses(a_step(method)).total.backward()
         assert all(parameter.grad is None for parameter in method.labeler.parameters())
@@ -168,6 +177,9 @@ def test_stability_is_the_mean_over_earlier_networks():
     same, other = last.clone(), torch.tensor([[0, 0, 0, 0]])  # 1, and (2/4 + 0) / 2
     assert stability([same, other, last]) == pytest.approx((1 + 0.25) / 2)
     assert stability([other, last]) == pytest.approx(0.25)
+    third = torch.tensor([[0, 1, 1, 1]])  # against the last (1/2 + 2/3) / 2; against `other`, another number
+    assert stability([other, third, last]) == pytest.approx((0.25 + 7 / 12) / 2)
+    assert stability([last, third, other]) != pytest.approx((0.25 + 7 / 12) / 2)
 
 
 @pytest.mark.parametrize(

@@ -217,6 +217,15 @@ class MethodTester:
             for mine, theirs in zip(teacher.model.buffers(), student.buffers(), strict=True):
                 assert torch.equal(mine, theirs)
 
+    def test_psi_is_given_no_gradients(self):
+        """Whatever it makes of them, nothing can go back through a label."""
+        method = made(self.name)
+        step, inner, seen = a_step(method), method.psi, []
+        method.psi = lambda *predictions: seen.extend(predictions) or inner(*predictions)
+        method.losses(step)
+        assert bool(seen) == method.needs_unlabeled
+        assert not any(prediction.logits.requires_grad for prediction in seen)
+
     def test_its_state_is_all_but_the_first_student(self):
         method, other = (made(self.name, **self.teaching) for _ in range(2))
         with torch.no_grad():
