@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -12,14 +11,13 @@ from ..errors import ConfigError
 from ..kernels.gpu import fuses
 from ..kernels.tables import MOST_LEVELS
 from ..logic.leaves import Leaves
-from ..plan import Plan
-from .target import Prediction, Psi, Statistics, Target, counted
+from .target import Around, Prediction, Psi, Statistics, Target, counted
 
 if TYPE_CHECKING:
     from ..kernels.triton_levels import Paths
 
 
-class SureLevels:
+class SureLevels(Around):
     """The leaf that another psi takes, and the last concept on its path that is at least `least` likely.
 
     Concepts are as likely as the leaves below them together (`Leaves.probs`). A pixel that psi leaves out stays so.
@@ -28,15 +26,9 @@ class SureLevels:
     def __init__(self, psi: Psi, leaves: Leaves, least: float) -> None:
         if not 0 < least <= 1:
             raise ConfigError(f"psi.levels is {least}, expected a number from 0 to 1, or null")
-        self.psi, self.leaves, self.least = psi, leaves, least
+        super().__init__(psi)
+        self.leaves, self.least = leaves, least
         self.paths: Paths | None = None
-
-    @property
-    def waits(self) -> bool:
-        return self.psi.waits
-
-    def plan(self, step: int, slots: Sequence[int]) -> Plan:
-        return self.psi.plan(step, slots)
 
     @torch.no_grad()
     def __call__(self, unlabeled: Prediction, labeled: Prediction) -> tuple[Target, Statistics]:

@@ -108,6 +108,20 @@ class Psi(Protocol):
     def __call__(self, unlabeled: Prediction, labeled: Prediction) -> tuple[Target, Statistics]: ...
 
 
+class Around:
+    """What a psi that changes another has of it."""
+
+    def __init__(self, psi: Psi) -> None:
+        self.psi = psi
+
+    @property
+    def waits(self) -> bool:
+        return self.psi.waits
+
+    def plan(self, step: int, slots: Sequence[int]) -> Plan:
+        return self.psi.plan(step, slots)
+
+
 def counted(target: Target, valid: Bool[Tensor, "b h w"]) -> Statistics:
     """The share of pixels that count, each as much as it weighs."""
     return {"counted": ((target.weight * valid).sum(), valid.sum())}

@@ -15,22 +15,15 @@ from torch import Tensor, nn
 
 from ..logic.hierarchy import Hierarchy
 from ..logic.leaves import Leaves
-from ..plan import Plan
-from .target import Prediction, Psi, Statistics, Target
+from .target import Around, Prediction, Psi, Statistics, Target
 
 
-class Witnessed:
+class Witnessed(Around):
     """`concepts` are those that the witness weighs against their siblings."""
 
     def __init__(self, psi: Psi, hierarchy: Hierarchy, concepts: Sequence[str], head: str) -> None:
-        self.psi, self.weighing = psi, Weighing(hierarchy, concepts, head)
-
-    @property
-    def waits(self) -> bool:
-        return self.psi.waits
-
-    def plan(self, step: int, slots: Sequence[int]) -> Plan:
-        return self.psi.plan(step, slots)
+        super().__init__(psi)
+        self.weighing = Weighing(hierarchy, concepts, head)
 
     @torch.no_grad()
     def __call__(self, unlabeled: Prediction, labeled: Prediction) -> tuple[Target, Statistics]:
