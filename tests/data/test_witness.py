@@ -56,6 +56,7 @@ def test_reads(tmp_path):
         ("image,cat,bird\na,1,likely\n", "line 2: a weight is 'likely', expected a number of at least 0"),
         ("image,cat,bird\na,1,-1\n", "line 2: a weight is '-1', expected a number"),
         ("image,cat,bird\na,nan,1\n", "line 2: a weight is 'nan', expected a number"),
+        (f"image,cat,bird\n{'a' * 200_000},1,1\n", "the table of a witness is no CSV (field larger than"),
         ("image,cat,bird\na,inf,1\n", "line 2: a weight is 'inf', expected a number"),
     ],
 )

@@ -45,6 +45,16 @@ def read_witness(path: Path, h: Hierarchy) -> Witness:
         text = path.read_text("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path}: the table of a witness cannot be read ({error})") from None
+    try:
+        concepts, heard = _read(text, path, h)
+    except csv.Error as error:
+        raise DataError(f"{path}: the table of a witness is no CSV ({error})") from None
+    fingerprint = hashlib.sha256(text.encode()).hexdigest()
+    return Witness(concepts, heard, ListRecord(str(path), len(heard), fingerprint))
+
+
+def _read(text: str, path: Path, h: Hierarchy) -> tuple[tuple[str, ...], dict[str, tuple[float, ...]]]:
+    """The concepts, and what is heard of each image."""
     lines = csv.reader(io.StringIO(text))
     header = [name.strip() for name in next(lines, [])]
     concepts = _concepts(header, path, h)
@@ -62,8 +72,7 @@ def read_witness(path: Path, h: Hierarchy) -> Witness:
             raise DataError(f"{path}, line {lines.line_num}: the image {name!r} stands there twice")
         row[places] = np.log(np.maximum([_weight(word, path, lines.line_num) for word in line[1:]], LEAST))
         heard[name] = tuple(row.tolist())
-    fingerprint = hashlib.sha256(text.encode()).hexdigest()
-    return Witness(concepts, heard, ListRecord(str(path), len(heard), fingerprint))
+    return concepts, heard
 
 
 def with_witness(dataset: Dataset, witness: Witness) -> Dataset:
