@@ -84,7 +84,7 @@ def _deal(args: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
     args.changes = [word for word in words if word not in files]
     for name, file in zip_longest(places, files):
         setattr(args, name, file)
-    if missing := [said for said in list(places.values())[len(files) :] if args.run is not commands.train]:
+    if missing := [said for name, said in list(places.items())[len(files) :] if name not in args.optional]:
         parser.error(f"the following arguments are required: {', '.join(missing)}")
 
 
@@ -102,6 +102,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Segmentation from few labels, by reasoning about pseudo labels; and the reasoning by itself.",
     )
     parser.add_argument("--version", action="version", version=f"logicdiag {__version__}")
+    parser.set_defaults(optional=())
     every = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_training(every)
     _add_use(every)
@@ -124,7 +125,7 @@ def _add_training(every: Any) -> None:
     start.add_argument("--out", metavar="RUN", help="the run folder; default: runs/ and the configuration's name")
     start.add_argument("--resume", metavar="RUN", help="go on with an interrupted run, exactly where it was")
     start.add_argument("--print-config", action="store_true", help="print all settings and stop")
-    start.set_defaults(run=commands.train)
+    start.set_defaults(run=commands.train, optional=("config",))
 
     known = every.add_parser(
         "methods",
@@ -166,11 +167,17 @@ def _add_training(every: Any) -> None:
         "images; the masks of the others are not opened.",
     )
     ask.add_argument("config", metavar="CONFIG", help="a YAML file")
-    ask.add_argument("classes", metavar="CLASSES", help="a YAML file: concept -> classes, by name, number or range")
+    ask.add_argument(
+        "classes",
+        nargs="?",
+        metavar="CLASSES",
+        help="a YAML file: concept -> classes, by name, number or range; "
+        "without it, unlabelled images are held against the labelled ones",
+    )
     ask.add_argument("changes", nargs="*", metavar="KEY=VALUE", help="settings to change")
     ask.add_argument("--size", type=int, default=288, metavar="N", help="of the images' short side; default: 288")
     ask.add_argument("--out", required=True, metavar="FILE", help="a .csv file")
-    ask.set_defaults(run=commands.witness)
+    ask.set_defaults(run=commands.witness, optional=("classes",))
 
     show = every.add_parser(
         "demo",

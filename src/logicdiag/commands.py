@@ -5,19 +5,17 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from .engine.display import showing_progress
 from .errors import ConfigError
 from .files import OUTPUTS, diagnose_file, written_whole
-from .files import Progress as Told
 from .logic.diagnosis import Diagnoser
 from .logic.hierarchy import Hierarchy
 from .logic.knowledge import KnowledgeBase
@@ -206,13 +204,18 @@ def data_draw(args: argparse.Namespace) -> int:
 
 
 def witness(args: argparse.Namespace) -> int:
+    from .engine.likeness import learn_witness
     from .engine.load import load_config
     from .engine.witness import check_out, make_witness
 
     config, out = load_config(args.config, args.changes), Path(args.out)
     check_out(out)
     with showing_progress() as show:
-        table = make_witness(config, args.classes, Path(args.config).parent, args.size, show)
+        base = Path(args.config).parent
+        if args.classes is None:
+            table = learn_witness(config, base, args.size, show)
+        else:
+            table = make_witness(config, args.classes, base, args.size, show)
     table.write(out)
     sys.stdout.write(f"{out}: {table}\n")
     return 0
@@ -282,19 +285,3 @@ def inference_of(args: argparse.Namespace) -> Any:
             raise ConfigError("--size and --stride belong to --mode short_side or --mode slide")
         return None
     return InferenceConfig(args.mode, args.size, args.stride)
-
-
-@contextmanager
-def showing_progress() -> Iterator[Told]:
-    """A bar for each kind of work, on a terminal alone."""
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        tasks: dict[str, Any] = {}
-
-        def show(what: str, done: int, total: int) -> None:
-            if what not in tasks:
-                tasks[what] = progress.add_task(what, total=total)
-            progress.update(tasks[what], completed=done, total=total)
-
-        yield show

@@ -14,6 +14,7 @@ from PIL import Image
 from logicdiag import Hierarchy
 from logicdiag.cli import main
 from logicdiag.data.dataset import Dataset, Masked, Photo
+from logicdiag.engine import asking
 from logicdiag.engine import witness as module
 from logicdiag.engine.classes import Siblings
 from logicdiag.engine.witness import (
@@ -29,6 +30,7 @@ from logicdiag.engine.witness import (
 from logicdiag.models.torchvision_shim import import_timm
 
 from .small import config, folder_dataset, on_disk
+from .stand_ins import Bright
 
 ENCODER = "mobilenetv3_small_050"
 PETS = Siblings("pet", ("cat", "dog"))
@@ -38,10 +40,11 @@ PETS = Siblings("pet", ("cat", "dog"))
 
 
 def test_a_concept_scores_the_mean_of_its_classes():
-    logits = torch.tensor([1.0, 2.0, 3.0, -1.0])
-    found = concept_scores(logits, {"cat": (3,), "dog": (0, 2), "pet": (0, 1, 2, 3)})
+    logits = np.array([[1.0, 2.0, 3.0, -1.0], [0.0, 0.0, 0.0, 5.0]], np.float32)
+    found, other = concept_scores(logits, {"cat": (3,), "dog": (0, 2), "pet": (0, 1, 2, 3)})
     mean = [math.exp(-1), (math.e + math.exp(3)) / 2, (math.exp(-1) + math.e + math.exp(2) + math.exp(3)) / 4]
     assert found == pytest.approx([math.log(value) for value in mean])
+    assert other == pytest.approx([5, 0, math.log((3 + math.exp(5)) / 4)])
 
 
 def test_pixels_of_leaves_and_inner_nodes():
@@ -87,29 +90,19 @@ def test_trust_in_words():
 
 def test_weights_beside_the_likeliest_sibling():
     h = Hierarchy.from_dict({"pet": ["cat", "dog"], "seat": ["chair", "sofa", "stool"]})
-    scores = {"l": [0.25, 0.0, 0.0, 0.0], "a": [0.5, 0.0, 1.0, 3.0], "b": [-1.0, 1.0, 2.0, 2.0]}
+    logits = np.array([[0.25, 0.0, 0.0, 0.0], [0.5, 0.0, 1.0, 3.0], [-1.0, 1.0, 2.0, 2.0]], np.float32)
     mask = np.zeros((2, 2), np.uint8)  # a cat, so that pets are trusted by 4, and nothing is known of seats
     labeled = (Masked("l", lambda: None, lambda: mask),)
     unlabeled = tuple(Photo(name, lambda: None) for name in "ab")
-    told = []
     table = weigh(
         Dataset("mine", h, labeled, unlabeled, (), {}, lambda name: ()),
         {"cat": (0,), "dog": (1,), "chair": (2,), "sofa": (3,)},
-        lambda photo: np.array(scores[photo.name]),
-        lambda *progress: told.append(progress),
+        logits,
     )
     e = math.exp
     assert table.concepts == ("cat", "dog", "chair", "sofa")
     assert table.weights == pytest.approx(np.array([[1, e(-2), e(-2), 1], [e(-8), 1, 1, 1]]))
     assert [(trust.factor, trust.images) for trust in table.trust] == [(4.0, 1), (1.0, 0)]
-    assert told == [("labelled images", 1, 1), ("unlabelled images", 1, 2), ("unlabelled images", 2, 2)]
-
-
-def test_what_is_not_finite_is_refused():
-    h = Hierarchy.from_dict({"pet": ["cat", "dog"]})
-    data = Dataset("mine", h, (), (Photo("a", lambda: None),), (), {}, lambda name: ())
-    with pytest.raises(ValueError, match="a: the classifier says nothing finite about it"):
-        weigh(data, {"cat": (0,), "dog": (1,)}, lambda photo: np.array([math.nan, 1.0]), lambda *_: None)
 
 
 def test_the_file(tmp_path):
@@ -189,44 +182,37 @@ def test_settings_may_stand_anywhere(my, tmp_path):
     for words in ([moved, str(my), classes], [str(my), moved, classes], [str(my), classes, moved]):
         assert main(["witness", *words, *out]) == 0
         assert main(["witness", *out, *words]) == 0
-    for words in ([moved, str(my)], [str(my), moved], [moved]):
-        with pytest.raises(SystemExit) as stopped:
-            main(["witness", *words, *out])
-        assert stopped.value.code == 2
-
-
-class Bright(torch.nn.Module):
-    """Class 0 is red, 1 is green, 2 is blue; notes what it is shown."""
-
-    def __init__(self):
-        super().__init__()
-        self.classes, self.seen = 3, []
-
-    def forward(self, image):
-        self.seen.append(tuple(image.shape))
-        return image.mean((2, 3)) * 4
+    with pytest.raises(SystemExit) as stopped:
+        main(["witness", moved, *out])
+    assert stopped.value.code == 2
 
 
 def test_images_go_whole_and_by_their_short_side(tmp_path, monkeypatch):
-    root = folder_dataset(tmp_path / "data", labeled=1, unlabeled=2)
+    """The long side is of the short one and multiples of 32 pixels; images of one size go together."""
+    root = folder_dataset(tmp_path / "data", labeled=1, unlabeled=3)
     (tmp_path / "classes.yaml").write_text("cat: 0\nbird: 2\n")
     Image.new("RGB", (100, 50), (255, 0, 0)).save(root / "images" / "i1.png")
     Image.new("RGB", (30, 41), (0, 0, 127)).save(root / "images" / "i2.png")
     Image.new("RGB", (40, 40), (255, 0, 0)).save(root / "images" / "i0.png")
+    Image.new("RGB", (80, 79), (0, 255, 0)).save(root / "images" / "i3.png")
     Image.new("L", (40, 40), 0).save(root / "masks" / "i0.png")
     bright = Bright()
-    monkeypatch.setattr(module, "build_classifier", lambda config, base: bright)
-    table = make_witness(config(data=on_disk(root)), tmp_path / "classes.yaml", size=60)
-    assert bright.seen == [(1, 3, 60, 60), (1, 3, 60, 120), (1, 3, 82, 60)]
+    monkeypatch.setattr(asking, "build_classifier", lambda config, base: bright)
+    told = []
+    table = make_witness(
+        config(data=on_disk(root)), tmp_path / "classes.yaml", size=60, progress=lambda *progress: told.append(progress)
+    )
+    assert bright.seen == [(2, 3, 60, 60), (1, 3, 60, 124), (1, 3, 92, 60)]
+    assert told == [("images", 2, 4), ("images", 3, 4), ("images", 4, 4)]
     assert table.trust == (Trust(Siblings("animal", ("cat", "bird")), 0.25, 1, 1),)
-    expected = np.array([[1, math.exp(-1)], [math.exp(-127 / 255), 1]])
+    expected = np.array([[1, math.exp(-1)], [math.exp(-127 / 255), 1], [1, 1]])
     assert table.weights == pytest.approx(expected, rel=1e-4)
 
 
 def test_scenes(tmp_path, monkeypatch):
     """Inner nodes, and generated images without files."""
     (tmp_path / "classes.yaml").write_text("animal: 0\nvehicle: 1\nplant: 2\ncat: 0\nbird: 1\n")
-    monkeypatch.setattr(module, "build_classifier", lambda config, base: Bright())
+    monkeypatch.setattr(asking, "build_classifier", lambda config, base: Bright())
     table = make_witness(config(), tmp_path / "classes.yaml", size=40)
     assert table.concepts == ("animal", "cat", "bird", "vehicle", "plant")
     assert table.weights.shape == (5, 5)

@@ -17,7 +17,7 @@ from .config import DataConfig
 from .dataset import IGNORE, ListRecord, Masked, Photo
 from .files import ColourMaskError, ImageFile, Labels
 from .lists import Entry
-from .open import SCENES, Opening, find_witness, open_dataset, record, rule
+from .open import SCENES, Opening, find_witness, has_table, open_dataset, record, rule
 from .report import Finding, Report, SplitReport
 from .witness import with_heard
 
@@ -93,7 +93,7 @@ class _Check:
             self._error("broken", str(error))
             photos = []
         parts["unlabeled"] = photos, record(rule(self.config.unlabeled), photos)
-        if self.config.witness is not None:
+        if has_table(self.config):
             try:
                 with_heard(photos, find_witness(self.config, opening.hierarchy, opening.places))
             except DataError as error:

@@ -64,7 +64,8 @@ class DataConfig:
     """A split or a list file to evaluate on; null: none."""
     witness: str | None = None
     """A table (.csv) of what is known of unlabelled images from elsewhere: weights for siblings of the hierarchy, which
-    psi weighs the teacher's outputs by; see `logicdiag witness`. null: nothing is.
+    psi weighs the teacher's outputs by; see `logicdiag witness`. `labels`: what the labelled images say of them, found
+    out when training begins. null: nothing is.
     """
     hierarchy: str | dict[str, Any] | None = None
     """A built-in name, a YAML file or a mapping; null: the data set's own."""

@@ -18,7 +18,7 @@ from .files import ImageFile, is_image, walk, without_suffix
 from .hierarchies import hierarchy_of, of_kind
 from .layouts import LAYOUTS, Layout
 from .lists import Entry, fingerprint, known_name, order_of
-from .witness import Witness, read_witness, with_heard, with_witness
+from .witness import LABELS, Witness, read_witness, with_heard, with_witness
 
 REST = "rest"
 SCENES = "scenes"
@@ -36,7 +36,7 @@ def open_dataset(config: DataConfig, base: Path | None = None) -> Dataset:
     else:
         opening = Opening(config, base)
         data, places = opening.dataset(), opening.places
-    return data if config.witness is None else with_witness(data, find_witness(config, data.hierarchy, places))
+    return with_witness(data, find_witness(config, data.hierarchy, places)) if has_table(config) else data
 
 
 def open_split(config: DataConfig, base: Path | None = None, split: str | None = None) -> Split:
@@ -69,7 +69,7 @@ def open_hidden(config: DataConfig, base: Path | None = None) -> Split:
         names = {photo.name for photo in data.unlabeled}
         items = tuple(item for item in data.split("train") if item.name in names)
         hidden = Split(data.hierarchy, items, record(f"scenes, seed {config.scenes.seed}: unlabeled", items))
-    if config.witness is None:
+    if not has_table(config):
         return hidden
     witness = find_witness(config, hidden.hierarchy, places)
     return replace(hidden, items=with_heard(hidden.items, witness), witness=witness.concepts)
@@ -264,6 +264,11 @@ class Opening:
 
     def _paths(self, value: str) -> list[Path]:
         return list(dict.fromkeys(place / _expanded(value) for place in self.places))
+
+
+def has_table(config: DataConfig) -> bool:
+    """Whether a witness is to be read from a file. One who speaks by the labelled images is the trainer's business."""
+    return config.witness not in (None, LABELS)
 
 
 def find_witness(config: DataConfig, hierarchy: Hierarchy, places: Iterable[Path]) -> Witness:

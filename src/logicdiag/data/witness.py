@@ -27,6 +27,8 @@ from ..logic.hierarchy import Hierarchy
 from .dataset import Dataset, ListRecord, Photo
 
 Item = TypeVar("Item", bound=Photo)
+LABELS = "labels"
+"""Instead of a file: what the labelled images say, which training finds out when it begins."""
 LEAST = 1e-6
 """Of a weight: a witness may be wrong, so nothing that it says is beyond doubt."""
 
@@ -45,6 +47,11 @@ def read_witness(path: Path, h: Hierarchy) -> Witness:
         text = path.read_text("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path}: the table of a witness cannot be read ({error})") from None
+    return parse_witness(text, path, h)
+
+
+def parse_witness(text: str, path: Path, h: Hierarchy) -> Witness:
+    """The text of a table, which is that of a file."""
     try:
         concepts, heard = _read(text, path, h)
     except csv.Error as error:

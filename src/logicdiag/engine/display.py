@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from types import TracebackType
+from typing import Any
 
 from rich.console import Console
 from rich.progress import (
@@ -15,6 +17,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 from rich.table import Column
+
+from ..files import Progress as Told
 
 QUIET = 30.0
 """Seconds between two lines where there is no terminal."""
@@ -85,3 +89,20 @@ SHOWN = {
 
 def _short(name: str, value: float) -> str:
     return SHOWN[name].format(value)
+
+
+@contextmanager
+def showing_progress(speaks: bool = True) -> Iterator[Told]:
+    """A bar for each kind of work, on a terminal alone."""
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    shown = speaks and console.is_terminal
+    with Progress(*columns, console=console, transient=True, disable=not shown) as progress:
+        tasks: dict[str, Any] = {}
+
+        def show(what: str, done: int, total: int) -> None:
+            if what not in tasks:
+                tasks[what] = progress.add_task(what, total=total)
+            progress.update(tasks[what], completed=done, total=total)
+
+        yield show

@@ -10,12 +10,15 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
 from ..errors import ConfigError
+
+Thing = TypeVar("Thing")
 
 
 class World:
@@ -69,6 +72,14 @@ class World:
         if self.size > 1:
             for tensor in [*model.parameters(), *model.buffers()]:
                 dist.broadcast(tensor.detach(), 0)
+
+    def from_first(self, thing: Thing) -> Thing:
+        """What the first process has; every process must call this with one of its own."""
+        if self.size == 1:
+            return thing
+        box = [thing]
+        dist.broadcast_object_list(box, 0)
+        return box[0]
 
     def wait(self) -> None:
         if self.size > 1:

@@ -1,6 +1,7 @@
 """A run folder: everything that `resume`, `evaluate` and `predict` need, in files that are written whole or not at all.
 
 config.yaml, hierarchy.yaml, rules.txt   what was asked for
+witness.csv                              what the labelled images said of the others, with `data.witness: labels`
 record.json                              versions, seed, device, and the fingerprints of the lists
 metrics.jsonl, tensorboard/              what happened
 checkpoint.pt                            all that going on needs
@@ -24,7 +25,9 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
+from ..data.config import DataConfig
 from ..data.dataset import Dataset, mask_ids
+from ..data.witness import LABELS
 from ..errors import RunError, hint
 from ..files import written_whole
 from ..logic.hierarchy import Hierarchy
@@ -41,6 +44,8 @@ except ImportError:  # not on Windows
 
 VERSIONED = ("logicdiag", "torch", "timm", "numpy", "numba", "safetensors", "pillow")
 RULES = "rules.txt"
+WITNESS = "witness.csv"
+"""What the labelled images said of the others, where `data.witness` is `labels` and they said anything."""
 
 
 @dataclass(frozen=True)
@@ -62,10 +67,19 @@ class Run:
             psi = replace(psi, rules=str((self.path / RULES).absolute()))
         return build_knowledge(psi, self.hierarchy)
 
+    @property
+    def data(self) -> DataConfig:
+        """With the witness that was heard when the run was begun."""
+        data = self.config.data
+        if data.witness != LABELS:
+            return data
+        heard = (self.path / WITNESS).absolute()
+        return replace(data, witness=str(heard) if heard.is_file() else None)
+
     def dataset(self) -> Dataset:
         from ..data.open import open_dataset
 
-        return open_dataset(self.config.data, self.base)
+        return open_dataset(self.data, self.base)
 
     @property
     def ids(self) -> tuple[int, ...]:
@@ -107,14 +121,11 @@ def open_run(path: str | Path, overrides: tuple[str, ...] = ()) -> Run:
     return Run(path, load_config(path / "config.yaml", overrides), hierarchy, record)
 
 
-def create_run(path: Path, config: Config, base: Path, dataset: Dataset, facts: dict[str, Any]) -> Run:
-    """A new run folder. One that already holds a run is not overwritten."""
-    if (path / "config.yaml").exists():
-        raise RunError(f"{path} already holds a run; go on with --resume {path}, or name another folder with --out")
-    if path.exists() and not path.is_dir():
-        raise RunError(f"{path} is a file, expected a folder for the run, or nothing there")
-    if path.is_dir() and any(path.iterdir()):
-        raise RunError(f"{path} holds other files; name a new folder with --out")
+def create_run(
+    path: Path, config: Config, base: Path, dataset: Dataset, facts: dict[str, Any], witness: str | None = None
+) -> Run:
+    """A new run folder. One that already holds a run is not overwritten. `witness` is the text of its table."""
+    refuse_used(path)
     record = {
         "logicdiag": 1,
         "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
@@ -131,6 +142,8 @@ def create_run(path: Path, config: Config, base: Path, dataset: Dataset, facts: 
         "hierarchy.yaml": dataset.hierarchy.to_yaml(),
         "config.yaml": dump_config(config),
     }
+    if witness is not None:
+        files[WITNESS] = witness
     rules = rules_file(config.psi, base)
     if rules is not None:
         files[RULES] = rules.read_text("utf-8")
@@ -142,6 +155,16 @@ def create_run(path: Path, config: Config, base: Path, dataset: Dataset, facts: 
     except OSError as error:
         raise RunError(f"{path}: the run folder cannot be written: {error.strerror}") from None
     return Run(path, config, dataset.hierarchy, record)
+
+
+def refuse_used(path: Path) -> None:
+    """A folder that holds anything is not taken for a new run."""
+    if (path / "config.yaml").exists():
+        raise RunError(f"{path} already holds a run; go on with --resume {path}, or name another folder with --out")
+    if path.exists() and not path.is_dir():
+        raise RunError(f"{path} is a file, expected a folder for the run, or nothing there")
+    if path.is_dir() and any(path.iterdir()):
+        raise RunError(f"{path} holds other files; name a new folder with --out")
 
 
 def note(path: Path, facts: dict[str, Any]) -> None:

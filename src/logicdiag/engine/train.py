@@ -8,10 +8,11 @@ from pathlib import Path
 
 from ..data.open import open_dataset
 from ..errors import ConfigError, LogicDiagError, RunError
-from .check import refuse_other_data
+from .check import check, refuse_other_data
 from .config import Config
 from .distributed import world
-from .run import Run, create_run, cut_metrics, in_use, load_checkpoint, open_run, remove_parts
+from .likeness import told_by_labels
+from .run import Run, create_run, cut_metrics, in_use, load_checkpoint, open_run, refuse_used, remove_parts
 from .trainer import Trainer
 
 
@@ -28,11 +29,15 @@ def train(
     base = Path(base or ".")
     with world(config.train.device) as here:
         dataset = open_dataset(config.data, base)
+        check(config, dataset, here.size)  # before anything that takes long
+        if here.size == 1:
+            refuse_used(Path(out))
+        dataset, witness = told_by_labels(config, dataset, base, Path(out), here)
         trainer = Trainer(config, dataset, here, Path(out), base)
         failed: LogicDiagError | None = None
         if here.is_first:
             try:
-                create_run(Path(out), config, base, dataset, trainer.facts())
+                create_run(Path(out), config, base, dataset, trainer.facts(), witness)
             except LogicDiagError as error:
                 failed = error  # the other processes wait for this one: meet them first
         if here.any(failed is not None):

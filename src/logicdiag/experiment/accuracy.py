@@ -67,7 +67,7 @@ def measure_run(
     run = open_run(path, overrides)
     device, precision = where_to_run(device, None, run.config.train.precision)
     files = files or {run.config.train.steps: "last"}
-    hidden = open_hidden(run.config.data, run.base)
+    hidden = open_hidden(run.data, run.base)
     meters = [_Meter(step, run.model(which, device), run, hidden) for step, which in files.items()]
     if hidden.hierarchy != run.hierarchy:
         raise RunError(f"{path}: the data set has another hierarchy now than the run was trained on")

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ..commands import inference_of, showing_progress
+from ..commands import inference_of
+from ..engine.display import showing_progress
 from ..errors import ConfigError, choose
 
 AddInference = Callable[[argparse.ArgumentParser, str, str], None]
