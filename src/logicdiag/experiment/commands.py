@@ -13,6 +13,7 @@ from ..errors import ConfigError, LogicDiagError
 from ..files import Progress, written_whole
 from .config import Experiment
 from .grid import expand
+from .mps import advice
 from .runner import Outcome, Runner
 from .show import Show
 from .store import last_step
@@ -26,7 +27,10 @@ def run_experiment(path: str, changes: Sequence[str], only: Sequence[str], minut
         raise ConfigError(f"--minutes is {minutes:g}, expected more than 0")
     suite = load_suite(path, changes)
     tasks = unique(select(suite.tasks(), only))
-    outcome = Runner(tasks, Show(), suite.jobs, suite.devices, minutes).run()
+    show = Show()
+    if (first := advice(suite.jobs)) is not None:
+        show.say(first)
+    outcome = Runner(tasks, show, suite.jobs, suite.devices, minutes).run()
     _tell(outcome, tasks, _again(path, changes, only))
     if outcome.stopped == "interrupted":
         return 130
