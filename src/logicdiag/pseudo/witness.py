@@ -7,9 +7,11 @@ those of two witnesses who know nothing of each other. How likely `animal` is st
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -17,13 +19,23 @@ from ..logic.hierarchy import Hierarchy
 from ..logic.leaves import Leaves
 from .target import Around, Prediction, Psi, Statistics, Target
 
+SHARED = {
+    "odds": "siblings share the sum of the odds that they had",
+    "parent": "siblings share what their parent has: one of them holds where it does (rules D and E)",
+}
+"""`psi.witness`: what the witness deals out, of the hierarchical head. The siblings of the flat one have one whole."""
+NEARLY_ALL = -1e-6
+"""The log of the greatest probability that a concept is given."""
+
 
 class Witnessed(Around):
-    """`concepts` are those that the witness weighs against their siblings."""
+    """`concepts` are those that the witness weighs against their siblings, which share what `shared` says."""
 
-    def __init__(self, psi: Psi, hierarchy: Hierarchy, concepts: Sequence[str], head: str) -> None:
+    def __init__(
+        self, psi: Psi, hierarchy: Hierarchy, concepts: Sequence[str], head: str, shared: str = "odds"
+    ) -> None:
         super().__init__(psi)
-        self.weighing = Weighing(hierarchy, concepts, head)
+        self.weighing = Weighing(hierarchy, concepts, head, shared)
 
     @torch.no_grad()
     def __call__(self, unlabeled: Prediction, labeled: Prediction) -> tuple[Target, Statistics]:
@@ -38,41 +50,92 @@ class Weighing(nn.Module):
     """Logits of either head, and what is heard -> logits.
 
     >>> h = Hierarchy.from_dict({"animal": ["bird", "cat"], "sky": None})
-    >>> logits = torch.tensor([[2.0, 1.0, 1.0, 0.0]]).view(1, 4, 1, 1)  # animal, bird, cat, sky
-    >>> heard = torch.tensor([[0.0, 3.0, 1.0, 0.0]]).log()  # a bird rather than a cat, three to one
-    >>> weighed = Weighing(h, ["bird", "cat"], "hierarchical")(logits, heard.nan_to_num(neginf=0))
+    >>> logits = torch.tensor([[2.0, -1.0, -1.0, 0.0]]).view(1, 4, 1, 1)  # animal, bird, cat, sky
+    >>> heard = torch.tensor([[1.0, 3.0, 1.0, 1.0]]).log()  # a bird rather than a cat, three to one
+    >>> weighed = Weighing(h, ["bird", "cat"], "hierarchical")(logits, heard)
     >>> [round(float(odds), 3) for odds in weighed.exp().flatten() / logits.exp().flatten()]
     [1.0, 1.5, 0.5, 1.0]
+    >>> weighed = Weighing(h, ["bird", "cat"], "hierarchical", "parent")(logits, heard)
+    >>> [round(float(p), 3) for p in weighed.sigmoid().flatten()]
+    [0.881, 0.661, 0.22, 0.5]
     """
 
-    def __init__(self, hierarchy: Hierarchy, concepts: Sequence[str], head: str) -> None:
+    def __init__(self, hierarchy: Hierarchy, concepts: Sequence[str], head: str, shared: str = "odds") -> None:
         super().__init__()
-        self.head, self.groups = head, 0
         leaves = Leaves(hierarchy)
         # for each concept 1 where a channel is of it, or of something below it
         below = leaves.above.T if head == "hierarchical" else leaves.under
-        for parent in dict.fromkeys(hierarchy.parent(name) for name in concepts):
-            group = [hierarchy.index(name) for name in concepts if hierarchy.parent(name) == parent]
-            self.register_buffer(f"group_{self.groups}", torch.tensor(group), persistent=False)
-            self.register_buffer(f"below_{self.groups}", below[group].clone(), persistent=False)
-            self.groups += 1
+        kind = _Leaves if head == "flat" else _Odds if shared == "odds" else _Parent
+        parents = dict.fromkeys(hierarchy.parent(name) for name in hierarchy.names if name in concepts)  # from the top
+        groups = [[name for name in concepts if hierarchy.parent(name) == parent] for parent in parents]
+        self.groups = nn.ModuleList(kind(hierarchy, group, below) for group in groups)
 
     @property
     def device(self) -> torch.device:
         return next(self.buffers()).device
 
     def forward(self, logits: Float[Tensor, "b c h w"], heard: Float[Tensor, "b n"]) -> Float[Tensor, "b c h w"]:
-        weighed = logits
-        for number in range(self.groups):
-            group, below = self.get_buffer(f"group_{number}"), self.get_buffer(f"below_{number}")
-            weights = heard.index_select(1, group)[:, :, None, None]
-            odds = self._odds(logits, group, below)
-            lost = (odds + weights).logsumexp(1, keepdim=True) - odds.logsumexp(1, keepdim=True)
-            weighed = weighed + torch.einsum("kc,bkhw->bchw", below, weights - lost)
-        return weighed
+        for group in self.groups:
+            logits = logits + group(logits, heard)
+        return logits
 
-    def _odds(self, logits: Tensor, group: Tensor, below: Tensor) -> Float[Tensor, "b k h w"]:
-        """The log of the odds of some siblings; of a flat head, up to what they share."""
-        if self.head == "hierarchical":
-            return logits.index_select(1, group)
-        return torch.einsum("kc,bchw->bkhw", below, logits.softmax(1)).clamp(min=1e-30).log()
+
+class _Group(nn.Module, ABC):
+    """Siblings that a witness weighs: by how much each channel moves."""
+
+    group: Tensor
+    below: Tensor
+
+    def __init__(self, hierarchy: Hierarchy, concepts: Sequence[str], below: Tensor) -> None:
+        super().__init__()
+        group = torch.tensor([hierarchy.index(name) for name in concepts])
+        self.register_buffer("group", group, persistent=False)
+        self.register_buffer("below", below[group].clone(), persistent=False)
+
+    def forward(self, logits: Tensor, heard: Tensor) -> Tensor:
+        weights = heard.index_select(1, self.group)[:, :, None, None]
+        told = (weights != 0).any(1, keepdim=True)  # where nothing is said nothing changes
+        moved = torch.where(told, self.moved(logits, weights), 0.0)
+        return torch.einsum("kc,bkhw->bchw", self.below, moved)
+
+    @abstractmethod
+    def moved(self, logits: Tensor, weights: Tensor) -> Tensor:
+        """By how much each of them moves."""
+
+
+class _Leaves(_Group):
+    """Of the flat head, whose siblings have their share of one whole."""
+
+    def moved(self, logits: Tensor, weights: Tensor) -> Tensor:
+        share = torch.einsum("kc,bchw->bkhw", self.below, logits.softmax(1)).clamp(min=1e-30).log()
+        return weights + share.logsumexp(1, keepdim=True) - (share + weights).logsumexp(1, keepdim=True)
+
+
+class _Odds(_Group):
+    """Of the hierarchical head, whose siblings keep the sum of their odds."""
+
+    def moved(self, logits: Tensor, weights: Tensor) -> Tensor:
+        odds = logits.index_select(1, self.group)
+        return weights + odds.logsumexp(1, keepdim=True) - (odds + weights).logsumexp(1, keepdim=True)
+
+
+class _Parent(_Group):
+    """Of the hierarchical head, whose siblings are given what their parent has."""
+
+    siblings: Tensor
+
+    def __init__(self, hierarchy: Hierarchy, concepts: Sequence[str], below: Tensor) -> None:
+        super().__init__(hierarchy, concepts, below)
+        above = hierarchy.parent(concepts[0])
+        self.above = None if above is None else hierarchy.index(above)
+        siblings = [hierarchy.index(name) for name in hierarchy.names if hierarchy.parent(name) == above]
+        self.register_buffer("siblings", torch.tensor(siblings), persistent=False)
+
+    def moved(self, logits: Tensor, weights: Tensor) -> Tensor:
+        odds = logits.index_select(1, self.group)
+        all_odds = logits.index_select(1, self.siblings).logsumexp(1, keepdim=True)
+        theirs = odds.logsumexp(1, keepdim=True) - all_odds  # of a sibling that is not weighed nothing is said
+        if self.above is not None:
+            theirs = theirs + F.logsigmoid(logits[:, self.above : self.above + 1])
+        likely = ((odds + weights).log_softmax(1) + theirs).clamp(max=NEARLY_ALL)
+        return likely - torch.log(-torch.expm1(likely)) - odds
