@@ -21,7 +21,7 @@ types: $(STAMP)
 	$(BIN)/mypy
 
 tests: $(STAMP)
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 2 --dist worksteal
 
 test-slow: $(STAMP)
 	LOGICDIAG_CASES=$(SLOW_CASES) $(BIN)/pytest -n 2 -m slow

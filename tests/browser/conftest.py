@@ -15,6 +15,8 @@ from . import chromium
 __all__ = ["explored", "run"]
 
 REQUIRED = os.environ.get("LOGICDIAG_BROWSER") == "required"
+PATIENCE = 60_000
+"""Milliseconds: of a machine that is busy nothing is said here."""
 
 
 @pytest.fixture(scope="session")
@@ -22,6 +24,9 @@ def browser():
     if chromium.find() is None:
         say = pytest.fail if REQUIRED else pytest.skip
         say("there is no Chromium: apt-get install chromium, or name one in $CHROMIUM")
+    from playwright.sync_api import expect
+
+    expect.set_options(timeout=PATIENCE)
     with chromium.started() as found:
         yield found
 
@@ -33,7 +38,7 @@ def opened(browser):
 
     def open_page(address, errors=True, **options):
         context = browser.new_context(**{"viewport": {"width": 1440, "height": 900}, **options})
-        context.set_default_timeout(20_000)
+        context.set_default_timeout(PATIENCE)
         contexts.append(context)
         page = context.new_page()
         page.on("pageerror", lambda error: problems.append(str(error)))
