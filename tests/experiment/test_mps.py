@@ -18,7 +18,7 @@ def machine(tmp_path, monkeypatch):
 
 
 def test_advice(machine):
-    told = "14 runs side by side on one GPU are about 1.4 times as fast after `nvidia-cuda-mps-control -d`"
+    told = "14 runs side by side on one GPU may be 1.4 times as fast after `nvidia-cuda-mps-control -d`"
     assert mps.advice(14) == f"{told}, which is not on"
 
 

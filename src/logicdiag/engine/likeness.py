@@ -3,7 +3,7 @@
 The encoder was trained as a classifier, and what it takes an image for, p over its classes, is a portrait of the image:
 sqrt(p), less the mean over all images, of length 1, so that the product of two portraits says how alike they are
 (Bhattacharyya). A concept's portrait is the mean of the labelled images that show it, each by the concept's share of
-the siblings' pixels. Its score in an image is the product of both portraits, its weight `exp(t * (score - best))`.
+the siblings' pixels. Its score in an image is the product of both, and its weight `exp(HEED * t * (score - best))`.
 
 `t` is what makes each labelled image likeliest, seen by the other ones, in addition to how common siblings are. Where
 that is not beyond chance better than to say nothing, nothing is said of these siblings.
@@ -12,6 +12,7 @@ that is not beyond chance better than to say nothing, nothing is said of these s
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -34,7 +35,7 @@ from .witness import Array, Trust, WitnessTable, beside_best, pixels_of
 FACTORS = (0.25, 0.35, 0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0, 5.6, 8.0, 11.0, 16.0)
 """What `t` may be, beside 0."""
 CHANCE = 3.0
-"""Standard errors by which a witness must be better than silence; between siblings that it knew, it was 8 and more."""
+"""Standard errors by which a witness must be better than silence; with 40 labels it was 8 and more where it knew."""
 ROUNDING = 1e-9
 """Of a gain that is none."""
 HEED = 2.0
@@ -61,6 +62,7 @@ def told_by_labels(config: Config, dataset: Dataset, base: Path, out: Path, here
     method = METHODS.get(config.method.name)
     if config.data.witness != LABELS or method is None or not method.needs_unlabeled:
         return dataset, None
+    config = replace(config, train=replace(config.train, device=str(here.device)))  # each process has its own
     with showing_progress(here.is_first) as show:
         table = here.from_first(learn_witness(config, base, progress=show))  # others may round otherwise
     if here.is_first:

@@ -17,4 +17,4 @@ def advice(jobs: int) -> str | None:
     pipes = Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY") or Path(tempfile.gettempdir(), "nvidia-mps"))
     if (pipes / "control").exists():
         return None
-    return f"{jobs} runs side by side on one GPU are about 1.4 times as fast after `{CONTROL} -d`, which is not on"
+    return f"{jobs} runs side by side on one GPU may be 1.4 times as fast after `{CONTROL} -d`, which is not on"
