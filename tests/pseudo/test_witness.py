@@ -13,7 +13,7 @@ from logicdiag.logic.leaves import Leaves
 from logicdiag.pseudo.build import PsiSetting, build_knowledge, build_psi
 from logicdiag.pseudo.config import PsiConfig
 from logicdiag.pseudo.target import Prediction
-from logicdiag.pseudo.witness import SHARED, Weighing
+from logicdiag.pseudo.witness import Weighing
 from tests.cases import random_hierarchy
 
 H = ld.Hierarchy.from_dict({"animal": ["bird", "cat"], "vehicle": {"car": ["taxi", "racer"], "bus": None}, "sky": None})
@@ -26,10 +26,10 @@ def heard_of(h, **weights):
     return row
 
 
-def weighed_slowly(h, head, shared, odds, weights):
-    """One pixel, by the definition, from the top down: siblings that are weighed share what they had together, or what
-    their parent has (less what siblings have that are not weighed); and the odds of all that is below a concept go with
-    it. `weights` by concept; `odds` by channel.
+def weighed_slowly(h, head, odds, weights):
+    """One pixel, by the definition, from the top down: siblings that are weighed share what they had together of the
+    whole of a flat head, or what their parent has (less what siblings have that are not weighed); and the odds of all
+    that is below a concept go with it. `weights` by concept; `odds` by channel.
     """
     names = h.names if head == "hierarchical" else h.leaves
     out = dict(zip(names, odds, strict=True))
@@ -46,7 +46,7 @@ def weighed_slowly(h, head, shared, odds, weights):
             continue
         share = {name: mass(name) * weights[name] for name in group}
         share = {name: value / sum(share.values()) for name, value in share.items()}
-        if head == "flat" or shared == "odds":
+        if head == "flat":
             times = {name: share[name] * sum(map(mass, group)) / mass(name) for name in group}
         else:
             theirs = sum(map(mass, group)) / sum(mass(n) for n in h.names if h.parent(n) == parent)
@@ -60,8 +60,8 @@ def weighed_slowly(h, head, shared, odds, weights):
 
 
 @settings(deadline=None)
-@given(st.integers(0, 10**6), st.sampled_from(["hierarchical", "flat"]), st.sampled_from(list(SHARED)))
-def test_the_odds_of_siblings_are_multiplied(seed, head, shared):
+@given(st.integers(0, 10**6), st.sampled_from(["hierarchical", "flat"]))
+def test_the_odds_of_siblings_are_multiplied(seed, head):
     rng = random.Random(seed)
     h = random_hierarchy(rng, 9, 2)
     concepts = [n for n in h.names if rng.random() < 0.7 and h.siblings(n)]
@@ -73,19 +73,19 @@ def test_the_odds_of_siblings_are_multiplied(seed, head, shared):
     channels = len(h) if head == "hierarchical" else len(h.leaves)
     logits = 3 * torch.randn(2, channels, 2, 2, generator=g, dtype=torch.float64)
     heard = torch.stack([heard_of(h, **weights), heard_of(h)])
-    found = Weighing(h, concepts, head, shared).double()(logits, heard)
+    found = Weighing(h, concepts, head).double()(logits, heard)
     torch.testing.assert_close(found[1], logits[1])  # of this image nothing is said
     for y, x in ((0, 0), (1, 0)):
-        expected = weighed_slowly(h, head, shared, logits[0, :, y, x].exp().tolist(), weights)
+        expected = weighed_slowly(h, head, logits[0, :, y, x].exp().tolist(), weights)
         expected = torch.tensor(expected, dtype=torch.float64)
         torch.testing.assert_close(found[0, :, y, x].exp(), expected, rtol=1e-5, atol=1e-12)
 
 
-@pytest.mark.parametrize(("head", "shared"), [("hierarchical", "odds"), ("hierarchical", "parent"), ("flat", "odds")])
-def test_a_concept_is_as_likely_as_before(head, shared):
+@pytest.mark.parametrize("head", ["hierarchical", "flat"])
+def test_a_concept_is_as_likely_as_before(head):
     logits = torch.randn(1, len(H) if head == "hierarchical" else len(H.leaves), 4, 4)
     heard = heard_of(H, bird=0.01, cat=1.0, taxi=5.0, racer=1.0)[None].float()
-    found = Weighing(H, ["bird", "cat", "taxi", "racer"], head, shared)(logits, heard)
+    found = Weighing(H, ["bird", "cat", "taxi", "racer"], head)(logits, heard)
     if head == "hierarchical":
         kept = [H.index(name) for name in ("animal", "vehicle", "car", "bus", "sky")]
         torch.testing.assert_close(found[:, kept], logits[:, kept])
@@ -101,7 +101,7 @@ def test_siblings_share_what_their_parent_has():
     """However low their own outputs are: one of them holds, if their parent does."""
     logits = torch.full((1, len(H), 1, 1), -6.0)
     logits[:, H.index("animal")] = 3.0
-    likely = Weighing(H, ["bird", "cat"], "hierarchical", "parent")(
+    likely = Weighing(H, ["bird", "cat"], "hierarchical")(
         logits, heard_of(H, bird=3.0, cat=1.0)[None].float()
     ).sigmoid()
     animal, bird, cat = (float(likely[0, H.index(name)]) for name in ("animal", "bird", "cat"))
@@ -112,14 +112,14 @@ def test_siblings_share_what_their_parent_has():
 def test_of_a_sibling_that_is_not_weighed_nothing_is_said():
     h = ld.Hierarchy.from_dict({"pet": ["cat", "dog", "hamster"], "sky": None})
     logits = torch.tensor([4.0, 0.0, 0.0, math.log(2), -5.0]).view(1, -1, 1, 1)  # a hamster has half of the odds
-    found = Weighing(h, ["cat", "dog"], "hierarchical", "parent")(logits, heard_of(h, cat=9.0, dog=1.0)[None].float())
+    found = Weighing(h, ["cat", "dog"], "hierarchical")(logits, heard_of(h, cat=9.0, dog=1.0)[None].float())
     pet, cat, dog, hamster, _ = found.sigmoid().flatten().tolist()
     assert (cat, dog) == pytest.approx((0.45 * pet, 0.05 * pet))
     assert hamster == pytest.approx(2 / 3)
 
 
-def psi(name, head="hierarchical", witness=("bird", "cat"), shared="odds", **options):
-    config = PsiConfig(name=name, witness=shared, **options)
+def psi(name, head="hierarchical", witness=("bird", "cat"), **options):
+    config = PsiConfig(name=name, **options)
     return build_psi(PsiSetting(config, build_knowledge(config, H), head, witness=witness))
 
 
@@ -130,48 +130,42 @@ def asked(made, logits, heard):
 
 
 @pytest.mark.parametrize("name", ["diagnosis", "threshold"])
-@pytest.mark.parametrize("shared", list(SHARED))
 @pytest.mark.parametrize("said", ["bird", "cat"])
-def test_a_pixel_that_is_in_doubt_between_siblings_is_as_the_witness_says(name, shared, said):
+def test_a_pixel_that_is_in_doubt_between_siblings_is_as_the_witness_says(name, said):
     """Sure of an animal, but not of which: without a witness only `animal` is learned."""
     logits = torch.full((1, len(H), 3, 3), -9.0)
     for concept, logit in {"animal": 9.0, "bird": 1.0, "cat": 0.9}.items():
         logits[:, H.index(concept)] = logit
     weights = {"bird": 1e-4, "cat": 1e-4, said: 1.0}
-    made = psi(name, levels=0.95, shared=shared)
+    made = psi(name, levels=0.95)
     alone, told = asked(made, logits, None), asked(made, logits, heard_of(H, **weights)[None].float())
     assert (alone.sure == H.index("animal")).all()
     assert (told.sure == H.index(said)).all()
     assert (told.leaf == H.leaves.index(said)).all()
 
 
-def test_timid_siblings_are_learned_if_they_share_what_their_parent_has():
+def test_timid_siblings_are_learned_because_they_share_what_their_parent_has():
+    """Which in the flat head they do anyway."""
     logits = torch.full((1, len(H), 3, 3), -9.0)
     for concept, logit in {"animal": 9.0, "bird": -2.0, "cat": -2.1, "sky": -2.5}.items():
         logits[:, H.index(concept)] = logit
     heard = heard_of(H, bird=1e-4, cat=1.0)[None].float()
-    kept, given_all = (asked(psi("diagnosis", levels=0.95, shared=shared), logits, heard) for shared in SHARED)
-    assert (kept.sure == H.index("animal")).all()
-    assert (given_all.sure == H.index("cat")).all()
+    made = psi("diagnosis", levels=0.95)
+    alone, told = asked(made, logits, None), asked(made, logits, heard)
+    assert (alone.weight == 0).all()
+    assert (told.sure == H.index("cat")).all()
+    assert (told.weight == 1).all()
 
 
-@pytest.mark.parametrize("shared", list(SHARED))
-def test_labels_are_paths_whatever_is_heard(shared):
+def test_labels_are_paths_whatever_is_heard():
     g = torch.Generator().manual_seed(0)
     logits = 4 * torch.randn(3, len(H), 16, 16, generator=g)
     heard = torch.stack([heard_of(H, bird=1e-6, cat=1.0), heard_of(H, bird=1.0, cat=1e-6), heard_of(H)]).float()
-    target = asked(psi("diagnosis", levels=0.0, shared=shared), logits, heard)
+    target = asked(psi("diagnosis", levels=0.0), logits, heard)
     labels = Leaves(H).under.T.bool()[target.leaf.long()]
     assert ld.KnowledgeBase(H).is_consistent(labels).all()
     silent = asked(psi("diagnosis", levels=0.0, witness=()), logits, None)
     assert torch.equal(target.leaf[2] == -1, silent.leaf[2] == -1)
-
-
-def test_a_mistake_is_told_also_where_there_is_no_witness():
-    with pytest.raises(
-        ValueError, match="psi.witness is 'parents', expected one of odds, parent .did you mean 'parent'"
-    ):
-        psi("diagnosis", witness=(), shared="parents")
 
 
 def test_without_words_it_is_the_psi_itself():

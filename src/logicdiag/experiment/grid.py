@@ -95,7 +95,6 @@ def key_of(config: Config, dataset: str) -> str:
             settings["method"].pop(key)
     if settings["data"]["witness"] is None:
         settings["data"].pop("witness")
-        settings["psi"].pop("witness")
     text = json.dumps([dataset, settings], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:KEY]
 

@@ -18,7 +18,7 @@ from .diagnosis import Diagnosis, takes_one_leaf
 from .levels import SureLevels
 from .target import Psi
 from .threshold import Threshold
-from .witness import SHARED, Witnessed
+from .witness import Witnessed
 
 SURE = 0.95
 """`psi.levels` of a diagnosis, unless the configuration says."""
@@ -58,10 +58,7 @@ class PsiSetting:
 
 def build_psi(setting: PsiSetting) -> Psi:
     psi = _build(setting)
-    choose("psi.witness", setting.config.witness, SHARED)
-    if not setting.witness:
-        return psi
-    return Witnessed(psi, setting.knowledge.hierarchy, setting.witness, setting.head, setting.config.witness)
+    return Witnessed(psi, setting.knowledge.hierarchy, setting.witness, setting.head) if setting.witness else psi
 
 
 def _build(setting: PsiSetting) -> Psi:

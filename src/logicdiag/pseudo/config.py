@@ -34,10 +34,6 @@ class PsiConfig:
     """pmean_error, mean or min."""
     budget: int = 1024
     """Most diagnoses of one pixel that are listed, where tangled rules make listing necessary."""
-    witness: str = "odds"
-    """Where a witness speaks (`data.witness`), what siblings of the hierarchical head share: odds (the sum of their
-    own) or parent (what their parent has).
-    """
     weight: str | None = None
     """diagnosis: what a pixel counts: one (the paper), posterior (the probability of the diagnosis taken), or
     likelihood (the probability of all its labels together, as the outputs have it); null: one where only sure levels

@@ -2,7 +2,8 @@
 
 A network that read few labels takes a cat for a dog, and no rule of the tree objects. Somebody who knows the image may:
 given that a pixel is of an animal, the odds that it is of a cat, by the network and by the witness, are multiplied, as
-those of two witnesses who know nothing of each other. How likely `animal` is stays as it was.
+those of two witnesses who know nothing of each other. How likely `animal` is stays as it was, and that is what the
+animals share, however low their own outputs are: where it holds exactly one of them does (rules D and E).
 """
 
 from __future__ import annotations
@@ -19,23 +20,16 @@ from ..logic.hierarchy import Hierarchy
 from ..logic.leaves import Leaves
 from .target import Around, Prediction, Psi, Statistics, Target
 
-SHARED = {
-    "odds": "siblings share the sum of the odds that they had",
-    "parent": "siblings share what their parent has: one of them holds where it does (rules D and E)",
-}
-"""`psi.witness`: what the witness deals out, of the hierarchical head. The siblings of the flat one have one whole."""
 NEARLY_ALL = -1e-6
 """The log of the greatest probability that a concept is given."""
 
 
 class Witnessed(Around):
-    """`concepts` are those that the witness weighs against their siblings, which share what `shared` says."""
+    """`concepts` are those that the witness weighs against their siblings."""
 
-    def __init__(
-        self, psi: Psi, hierarchy: Hierarchy, concepts: Sequence[str], head: str, shared: str = "odds"
-    ) -> None:
+    def __init__(self, psi: Psi, hierarchy: Hierarchy, concepts: Sequence[str], head: str) -> None:
         super().__init__(psi)
-        self.weighing = Weighing(hierarchy, concepts, head, shared)
+        self.weighing = Weighing(hierarchy, concepts, head)
 
     @torch.no_grad()
     def __call__(self, unlabeled: Prediction, labeled: Prediction) -> tuple[Target, Statistics]:
@@ -53,19 +47,16 @@ class Weighing(nn.Module):
     >>> logits = torch.tensor([[2.0, -1.0, -1.0, 0.0]]).view(1, 4, 1, 1)  # animal, bird, cat, sky
     >>> heard = torch.tensor([[1.0, 3.0, 1.0, 1.0]]).log()  # a bird rather than a cat, three to one
     >>> weighed = Weighing(h, ["bird", "cat"], "hierarchical")(logits, heard)
-    >>> [round(float(odds), 3) for odds in weighed.exp().flatten() / logits.exp().flatten()]
-    [1.0, 1.5, 0.5, 1.0]
-    >>> weighed = Weighing(h, ["bird", "cat"], "hierarchical", "parent")(logits, heard)
     >>> [round(float(p), 3) for p in weighed.sigmoid().flatten()]
     [0.881, 0.661, 0.22, 0.5]
     """
 
-    def __init__(self, hierarchy: Hierarchy, concepts: Sequence[str], head: str, shared: str = "odds") -> None:
+    def __init__(self, hierarchy: Hierarchy, concepts: Sequence[str], head: str) -> None:
         super().__init__()
         leaves = Leaves(hierarchy)
         # for each concept 1 where a channel is of it, or of something below it
         below = leaves.above.T if head == "hierarchical" else leaves.under
-        kind = _Leaves if head == "flat" else _Odds if shared == "odds" else _Parent
+        kind = _Leaves if head == "flat" else _Concepts
         parents = dict.fromkeys(hierarchy.parent(name) for name in hierarchy.names if name in concepts)  # from the top
         groups = [[name for name in concepts if hierarchy.parent(name) == parent] for parent in parents]
         self.groups = nn.ModuleList(kind(hierarchy, group, below) for group in groups)
@@ -111,15 +102,7 @@ class _Leaves(_Group):
         return weights + share.logsumexp(1, keepdim=True) - (share + weights).logsumexp(1, keepdim=True)
 
 
-class _Odds(_Group):
-    """Of the hierarchical head, whose siblings keep the sum of their odds."""
-
-    def moved(self, logits: Tensor, weights: Tensor) -> Tensor:
-        odds = logits.index_select(1, self.group)
-        return weights + odds.logsumexp(1, keepdim=True) - (odds + weights).logsumexp(1, keepdim=True)
-
-
-class _Parent(_Group):
+class _Concepts(_Group):
     """Of the hierarchical head, whose siblings are given what their parent has."""
 
     siblings: Tensor
