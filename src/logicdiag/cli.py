@@ -239,6 +239,9 @@ def _add_experiment(every: Any) -> None:
         metavar="N",
         help="begin nothing that should take longer; save and stop after N minutes",
     )
+    start.add_argument(
+        "--missing", action="store_true", help="only cells that the tables have no row of, whoever made these"
+    )
     start.add_argument("--dry-run", action="store_true", help="list the cells and how far they are")
     start.set_defaults(run=commands.experiment_run)
 

@@ -234,8 +234,8 @@ def experiment_run(args: argparse.Namespace) -> int:
 
     changes = [*args.changes, *([] if args.jobs is None else [f"jobs={args.jobs}"])]
     if args.dry_run:
-        return list_cells(args.config, changes, args.only, Console(highlight=False))
-    return run_experiment(args.config, changes, args.only, args.minutes)
+        return list_cells(args.config, changes, args.only, Console(highlight=False), args.missing)
+    return run_experiment(args.config, changes, args.only, args.minutes, args.missing)
 
 
 def experiment_table(args: argparse.Namespace) -> int:

@@ -4,6 +4,7 @@ import csv
 import functools
 import os
 import re
+import shutil
 import signal
 import sys
 import threading
@@ -430,3 +431,26 @@ def test_accuracy_goes_on_where_a_table_has_nothing(tmp_path, capsys, monkeypatc
         "right/one: nothing to measure yet, no run is done",
         "1/1 left/one/seed0: step 6: right before 50.0 %",
     ]
+
+
+def test_what_the_tables_have_is_not_done_again(tmp_path, capsys):
+    """On a machine without the runs: cells that are in a CSV file, of whichever table, are left out."""
+    grid = [{"name": {"one": {}, "two": {"optimizer.lr": 0.02}}}]
+    others = [{"name": {"two again": {"optimizer.lr": 0.02}, "three": {"optimizer.lr": 0.03}}}]
+    tables = {
+        name: {"grid": rows, "results": str(tmp_path / "tables")}
+        for name, rows in (("a.yaml", grid), ("b.yaml", others))
+    }
+    path = suite_file(tmp_path, tables)
+    for task in load_suite(path, []).tasks():
+        if task.cell.options["name"] == "two":
+            finish(task.experiment, task.cell, 50.0)
+    assert main(["experiment", "table", str(path), "--no-plots"]) == 0
+    shutil.rmtree(tmp_path / "scenes")
+    capsys.readouterr()
+    assert main(["experiment", str(path), "--missing", "--dry-run"]) == 0
+    listed = capsys.readouterr().out
+    assert [line.split()[0] for line in listed.splitlines()[:-1]] == ["scenes/a/one-seed0", "scenes/b/three-seed0"]
+    assert main(["experiment", str(path), "--missing", "--only", "two"]) == 0
+    assert "nothing is missing" in capsys.readouterr().err
+    assert not (tmp_path / "scenes").exists()

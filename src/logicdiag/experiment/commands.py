@@ -16,25 +16,49 @@ from .grid import expand
 from .mps import advice
 from .runner import Outcome, Runner
 from .show import Show
-from .store import last_step
-from .suite import load_suite
+from .store import last_step, split_name
+from .suite import Suite, load_suite
 from .task import Task, select, unique
 
 
-def run_experiment(path: str, changes: Sequence[str], only: Sequence[str], minutes: float | None) -> int:
-    """0: all is done, or as much as there was time for; 1: cells failed; 130: interrupted."""
+def run_experiment(
+    path: str, changes: Sequence[str], only: Sequence[str], minutes: float | None, missing: bool = False
+) -> int:
+    """0: all is done, or as much as there was time for; 1: cells failed; 130: interrupted.
+
+    `missing`: only cells that no table has a row of, so that what another machine did is not done again.
+    """
     if minutes is not None and minutes <= 0:
         raise ConfigError(f"--minutes is {minutes:g}, expected more than 0")
     suite = load_suite(path, changes)
-    tasks = unique(select(suite.tasks(), only))
+    tasks = _chosen(suite, only, missing)
+    if not tasks:
+        sys.stderr.write("nothing is missing: the tables have a row of every cell\n")
+        return 0
+    tasks = unique(tasks)
     show = Show()
     if (first := advice(suite.jobs)) is not None:
         show.say(first)
     outcome = Runner(tasks, show, suite.jobs, suite.devices, minutes).run()
-    _tell(outcome, tasks, _again(path, changes, only))
+    _tell(outcome, tasks, _again(path, changes, only, missing))
     if outcome.stopped == "interrupted":
         return 130
     return 1 if outcome.failed else 0
+
+
+def _chosen(suite: Suite, only: Sequence[str], missing: bool) -> list[Task]:
+    tasks = select(suite.tasks(), only)
+    if not missing:
+        return tasks
+    from .rows import read
+    from .table import IDENTITY, known_rows
+
+    reported = {  # in whatever table: they share runs
+        (split_name(e.evaluate), key)
+        for e in suite.experiments
+        for key in known_rows(e, read(e.results_folder / f"{e.table}.csv", IDENTITY))
+    }
+    return [task for task in tasks if (split_name(task.experiment.evaluate), task.cell.key) not in reported]
 
 
 def _tell(outcome: Outcome, tasks: Sequence[Task], again: str) -> None:
@@ -49,18 +73,18 @@ def _tell(outcome: Outcome, tasks: Sequence[Task], again: str) -> None:
         say(f"logicdiag: {why} with {len(outcome.left)} to do; go on with: {again}\n")
 
 
-def _again(path: str, changes: Sequence[str], only: Sequence[str]) -> str:
+def _again(path: str, changes: Sequence[str], only: Sequence[str], missing: bool) -> str:
     words = ["logicdiag", "experiment", path, *changes]
     for pattern in only:
         words += ["--only", pattern]
-    return shlex.join(words)
+    return shlex.join([*words, *["--missing"] * missing])
 
 
-def list_cells(path: str, changes: Sequence[str], only: Sequence[str], console: Console) -> int:
+def list_cells(path: str, changes: Sequence[str], only: Sequence[str], console: Console, missing: bool = False) -> int:
     """Every cell: its name, how far it is, and its run folder."""
     suite = load_suite(path, changes)
-    tasks = select(suite.tasks(), only)
-    width = max(len(task.name) for task in tasks)
+    tasks = _chosen(suite, only, missing)
+    width = max((len(task.name) for task in tasks), default=0)
     first: dict[object, str] = {}
     for task in tasks:
         owner, state, run = first.setdefault(task.identity, task.name), task.state(), task.run
