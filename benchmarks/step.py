@@ -133,6 +133,7 @@ def measure(
             "model": {"encoder": encoder, "head": head},
             "method": {"name": method, "ramp": [0.0, 0.0], "stages": {"shares": [2e-5, 1e-5, 1 - 3e-5]}},
             "psi": {"name": psi},
+            "optimizer": {"name": "sgd"},
             "train": {
                 "steps": 100_000,
                 "labeled_batch": args.batch,

@@ -28,6 +28,8 @@ SMALL: dict[str, Any] = {
     "model": {"encoder": "small", "decoder_channels": 8, "head_bias": 0.0},
     "method": {"weight": 5.0, "ramp": [0.0, 0.0]},
     "psi": {"weight": "one", "levels": 0.0},
+    "loss": {"balance": 0.0},
+    "optimizer": {"name": "sgd", "lr": 0.0025},
     "train": {"steps": 6, "labeled_batch": 2, "unlabeled_batch": 2, "log_every": 2, "val_every": 3, "device": "cpu"},
 }
 

@@ -76,7 +76,7 @@ def told(tmp_path, name="witness.csv", weight=0.01):
     """A configuration with a witness, who is sure of an image or two."""
     lines = "".join(f"train_{number:04d},{weight},1,1,{weight}\n" for number in (4, 6, 7, 8))
     (tmp_path / name).write_text(f"image,tiger,leopard,animal,plant\n{lines}", "utf-8")
-    return config(data={"witness": str(tmp_path / name)}, method={"teacher_decay": 0.9}, psi={"levels": 0.6})
+    return config(data={"witness": str(tmp_path / name)}, method={"teacher_decay": 0.9}, psi={"levels": 0.3})
 
 
 def test_resumed_exactly_with_a_witness(tmp_path, monkeypatch):
@@ -93,7 +93,7 @@ def test_resumed_exactly_with_a_witness(tmp_path, monkeypatch):
     resume(tmp_path / "cut", [f"data.witness={tmp_path / 'moved.csv'}"])
     same(load_checkpoint(tmp_path / "whole", "cpu"), load_checkpoint(tmp_path / "cut", "cpu"))
     assert json.loads((tmp_path / "cut/record.json").read_text())["lists"]["witness"]["count"] == 4
-    train(config(method={"teacher_decay": 0.9}, psi={"levels": 0.6}), tmp_path / "alone")
+    train(config(method={"teacher_decay": 0.9}, psi={"levels": 0.3}), tmp_path / "alone")
     one, other = ((tmp_path / name / "last.safetensors").read_bytes() for name in ("whole", "alone"))
     assert one != other
 

@@ -17,7 +17,7 @@ from ..data.scenes import scenes as generated
 from ..errors import ConfigError, RunError
 from ..files import written_whole
 from ..logic.diagnosis import Diagnoser
-from ..methods.config import MethodConfig
+from ..methods.config import LossConfig, MethodConfig
 from ..models.segmenter import ModelConfig, Segmenter
 from ..pseudo.config import PsiConfig
 from .config import Config, OptimizerConfig, TrainConfig
@@ -47,10 +47,11 @@ def demo_config(method: str, steps: int, seed: int, scenes: ScenesConfig | None 
         ),
         model=ModelConfig(encoder="small", head="flat" if flat else "hierarchical"),
         method=MethodConfig(
-            name="supervised" if method == "supervised" else "fixmatch", weight=1.0, ramp=(0.3, 0.6), teacher_decay=0.98
+            name="supervised" if method == "supervised" else "fixmatch", weight=1.0, teacher_decay=0.98
         ),
         psi=PsiConfig(name="threshold" if flat else "diagnosis"),
-        optimizer=OptimizerConfig(name="adamw", lr=0.01, head_lr=1.0, weight_decay=0.01),
+        loss=LossConfig(balance=0.0),
+        optimizer=OptimizerConfig(lr=0.01, head_lr=1.0, weight_decay=0.01),
         train=TrainConfig(steps=steps, seed=seed, val_every=max(1, steps // 10)),
     )
 

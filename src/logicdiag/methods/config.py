@@ -115,7 +115,7 @@ class MethodConfig:
     """
     weight: float = 1.0
     """Lambda: the weight of the unlabelled loss. The paper: 5."""
-    ramp: tuple[float, float] = (0.1, 0.3)
+    ramp: tuple[float, float] = (0.3, 0.6)
     """The shares of the run between which lambda rises from 0 to its value. The paper: [0, 0], at once."""
     teacher_decay: float | None = None
     """How much of itself the averaged teacher keeps in a step; 0: the student is its own teacher, as in the papers of
@@ -144,9 +144,9 @@ class LossConfig:
     """Weight of a cross entropy over the leaves' logits beside the binary one, where the target is a leaf: with it the
     sigmoid head learns faster in short runs. The paper: 0. A flat head has nothing else.
     """
-    balance: float = 0.0
+    balance: float = 0.5
     """How much more a rare class weighs: labelled pixels by the share of their class in the masks to minus this power;
-    0: all alike, 1: all classes alike. Pseudo labels are not weighed by class.
+    0: all alike (the paper), 1: all classes alike. Pseudo labels are not weighed by class.
     """
     points: int | None = None
     """Point-wise supervision: pixels of each view that are learned from; null: all of them."""
