@@ -244,3 +244,14 @@ def test_without_matplotlib(tmp_path, capsys, monkeypatch):
     assert (tmp_path / "out" / "tables" / "small-scenes.md").is_file()
     assert main(["experiment", "table", str(path), "--no-plots"]) == 0
     assert "no plots" not in capsys.readouterr().out
+
+
+def test_the_topmost_concepts_have_a_column(tmp_path):
+    e, cells = experiment(tmp_path)
+    run = finish(e, cells[0], 40.0)
+    result = json.loads((run / "result.json").read_text("utf-8"))
+    result["evaluated"]["val"]["last"]["levels"] = [{"level": 1, "miou": 0.625}, {"level": 2, "miou": 0.4}]
+    (run / "result.json").write_text(json.dumps(result), "utf-8")
+    make(e, cells)
+    [row] = read(e.results_folder / f"{e.table}.csv")
+    assert (row["miou_last"], row["miou_top"]) == ("40.0000", "62.5000")

@@ -25,7 +25,19 @@ from .config import PARTS, Experiment, flat
 
 COLUMNS = ("dataset", "method", "psi", "head", "labels", "seed", "miou_last", "miou_best")
 """Of every CSV file; what a table varies has columns beside them."""
-MORE = ("val_last", "val_best", "best_step", "split", "images", "chosen_on", "steps", "minutes", "cell", "key")
+MORE = (
+    "miou_top",
+    "val_last",
+    "val_best",
+    "best_step",
+    "split",
+    "images",
+    "chosen_on",
+    "steps",
+    "minutes",
+    "cell",
+    "key",
+)
 LISTS = ("labeled", "unlabeled", "val", "witness")
 """Settings of `data` that may name files, and say what is learned."""
 ELSEWHERE = tuple(key for key in MAY_MOVE if key not in [f"data.{name}" for name in LISTS])

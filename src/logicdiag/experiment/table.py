@@ -109,9 +109,11 @@ def make(e: Experiment, cells: Sequence[Cell], prune: bool = False) -> ResultTab
 
 
 def row_of(cell: Cell, result: Result, e: Experiment) -> Row:
-    """mIoU is in per cent, at the leaves."""
+    """mIoU is in per cent, at the leaves; `miou_top` is that of the topmost concepts, of the last checkpoint."""
     found = result.evaluated[split_name(e.evaluate)]["last"]
     values = cell.columns()
+    top = found["levels"][0]["miou"] if "levels" in found else None
+    values["miou_top"] = _number(None if top is None else 100 * top)
     values["labels"] = result.labels if cell.labels is None else cell.labels
     for which in WHICH:
         values[f"miou_{which}"] = _number(result.miou(e.evaluate, which))
