@@ -40,6 +40,15 @@ def test_images_are_those_that_the_method_offers(monkeypatch):
     ]
 
 
+def test_lambda_holds_in_full_from_the_second_stage_on():
+    """Steps 4 to 6 of 10 are the second stage; a ramp over it would have lambda at 0, then a third, then two."""
+    lines = steps(trainer(weight=5.0, ramp=[0.3, 0.6]), 7)
+    assert ["loss/unlabeled" in line for line in lines] == [False] * 3 + [True] * 4
+    for line in lines[3:]:
+        assert line["loss/unlabeled"] > 0.01
+        assert line["loss"] == pytest.approx(line["loss/labeled"] + 5 * line["loss/unlabeled"], rel=1e-5)
+
+
 @pytest.mark.parametrize("training", [False, True])
 def test_unlabelled_images_are_scored_by_what_networks_predict(training):
     """Of each whole image, by all networks, as they are at inference."""

@@ -47,6 +47,15 @@ def equal(one, other):
 
 class TestSTPP(MethodTester):
     name = "st++"
+    halfway = 3.0  # it has no ramp
+
+    def test_lambda_holds_in_full_when_a_stage_begins(self):
+        """Steps 30 to 59 of 100 are the second stage, which this ramp would cover from 0 to lambda."""
+        method, ramped = (made(name, weight=2.0, ramp=(0.3, 0.6)) for name in ("st++", "fixmatch"))
+        assert method.restarts(100) == (0, 30, 60)
+        for index, elsewhere in {30: 0.0, 45: 1.0, 59: 2 * 29 / 30, 60: 2.0, 99: 2.0}.items():
+            assert float(method.plan(index, index / 100, (0,), (0,))["weight"]) == 2.0
+            assert float(ramped.plan(index, index / 100, (0,), (0,))["weight"]) == pytest.approx(elsewhere)
 
     @pytest.mark.parametrize("decay", [0.0, 0.9])
     def test_its_stages(self, decay):

@@ -92,6 +92,8 @@ def network(head: str = "hierarchical") -> Segmenter:
 class MethodTester:
     name: str
     parts = ("labeled", "unlabeled")
+    halfway = 1.5
+    """Lambda, halfway up a ramp to 3."""
 
     @pytest.mark.parametrize(("psi", "head"), ARRANGED)
     def test_every_parameter_learns(self, psi, head):
@@ -241,7 +243,7 @@ class MethodTester:
     def test_total_is_made_of_the_parts(self):
         method = made(self.name, weight=3.0, ramp=(0.0, 1.0))
         found = method.losses(a_step(method, progress=0.5))
-        expected = found.parts["labeled"] + 1.5 * self.unlabeled(found.parts)
+        expected = found.parts["labeled"] + self.halfway * self.unlabeled(found.parts)
         torch.testing.assert_close(found.total, expected)
 
     def unlabeled(self, parts):

@@ -53,7 +53,8 @@ class Watch:
                 self._tell(
                     "uncounted",
                     f"step {step}: for {self.uncounted} lines of metrics no unlabelled pixel has counted; try a lower "
-                    "psi.threshold, psi.name=diagnosis, or longer training on the labels first (method.ramp)",
+                    "psi.threshold, psi.name=diagnosis, or longer training on the labels first (method.ramp; st++: "
+                    "method.stages.shares)",
                 )
 
     def predictions(self, step: int, confusion: Tensor, names: tuple[str, ...]) -> None:
@@ -65,7 +66,7 @@ class Watch:
             self._tell(
                 "one class",
                 f"step {step}: {names[most]!r} is predicted at {100 * float(share[most]):.1f} % of all pixels; try a "
-                "lower optimizer.lr, a smaller method.weight, or a later method.ramp",
+                "lower optimizer.lr, a smaller method.weight, or a later method.ramp (st++: method.stages.shares)",
             )
 
     def _tell(self, kind: str, message: str) -> None:

@@ -116,7 +116,9 @@ class MethodConfig:
     weight: float = 1.0
     """Lambda: the weight of the unlabelled loss. The paper: 5."""
     ramp: tuple[float, float] = (0.3, 0.6)
-    """The shares of the run between which lambda rises from 0 to its value. The paper: [0, 0], at once."""
+    """The shares of the run between which lambda rises from 0 to its value. The paper: [0, 0], at once. st++ has none:
+    its first stage learns from the labels alone (`stages.shares`), and the others from a network that has finished.
+    """
     teacher_decay: float | None = None
     """How much of itself the averaged teacher keeps in a step; 0: the student is its own teacher, as in the papers of
     all methods but mean_teacher, mkd, u2pl and ael; null: 0.996, and none for algorithm1.

@@ -11,7 +11,8 @@
 In stages 2 and 3, L = L^l + lambda H(h(A(u)), psi(g(u))), where g is the network that labels.
 
 Constants: K = 3, half of the images, as many epochs for each stage; all are options in `method.stages`. The paper has
-lambda = 1, no threshold and no averaged teacher (`method.teacher_decay: 0`).
+lambda = 1, no threshold and no averaged teacher (`method.teacher_decay: 0`). Lambda holds in full from the first step
+of stages 2 and 3 on, as in the paper: g has finished when it labels, so there is nothing for `method.ramp` to wait for.
 
 Where ours differs:
 - The stages are shares of the run's steps, 0.3, 0.3 and 0.4: all methods take as many steps.
@@ -123,6 +124,10 @@ class STPP(FixMatch):
             between.restart()
 
     # ---- a step --------------------------------------------------------------------------------
+
+    def weight_at(self, progress: float) -> float:
+        """Lambda in full: who labels has finished, and stage 1, on labels alone, does what a ramp is for."""
+        return self.config.weight
 
     def plan(self, index: int, progress: float, labeled: Sequence[int], unlabeled: Sequence[int]) -> Plan:
         plan_of = super().plan if unlabeled else super(FixMatch, self).plan
