@@ -16,20 +16,28 @@ authors' code for VOC; all are options in `method.ael`. There, lambda = 1, the t
 threshold 0.7 (Cityscapes: none).
 
 Where ours differs:
-- The weight is told by psi and by w together; pixels that psi leaves out stay in the sum of w, as in the authors' code.
-- With the hierarchical head, p is a softmax over the leaves' logits.
-- The bank starts as the mean of what it has seen, class by class, where the authors' starts at random; a class that a
-  batch does not show is left alone, where in their code it counts as 0.
-- Partners are neighbours in the batch, and the class is drawn from what the partner shows; the paper draws one first
-  and then looks for an image that shows it. Boxes have the sizes of our CutMix, around a random pixel of the class, and
-  some views have none (`data.views.cutmix`); the paper cuts the bounding box of an object, into every view.
-- Pasted pixels stay where they are, at their size, and L^l is divided by the pixels that were labelled before. What is
-  pasted is drawn and measured as what is cut is. The authors' code draws it by softmax(sqrt(1 - Conf)), leaves out five
-  classes that are frequent in Cityscapes, asks for no area, and on Cityscapes pastes three classes at a time.
-- Pixels are sampled by their pseudo label; in the authors' code, by what the student says. Colours change as in
-  `fixmatch`; theirs stay. Labelled views learn their labels alone; in their code, the teacher's labels of them, too,
-  sampled and weighed alike. The teacher is in inference mode, theirs in training mode. The labelled loss is the one of
-  all methods, without hard example mining or an auxiliary head.
+- The weight is told by psi and by w together, so that any psi will do; pixels that psi leaves out stay in the sum of w,
+  as in the authors' code.
+- With the hierarchical head, p is a softmax over the leaves' logits, for its own outputs do not add up to 1.
+- The bank starts as the mean of what it has seen, class by class, so that it says something from the first step on,
+  where the authors' starts at random; a class that a batch does not show is left alone, where in their code it counts
+  as 0, and a batch shows few classes.
+- Partners are neighbours in the batch, and the class is drawn from what the partner shows, so that no image has to be
+  looked for; the paper draws one first and then looks for an image that shows it. Boxes have the sizes of our CutMix,
+  around a random pixel of the class, and some views have none (`data.views.cutmix`), as in all our methods; the paper
+  cuts the bounding box of an object, into every view.
+- Pasted pixels stay where they are, at their size, and L^l is divided by the pixels that were labelled before, for they
+  are counted before a step begins. What is pasted is drawn and measured as what is cut is, by one rule. The authors'
+  code draws it by softmax(sqrt(1 - Conf)), leaves out five classes that are frequent in Cityscapes, asks for no area,
+  and on Cityscapes pastes three classes at a time.
+- Pixels are sampled by their pseudo label, and labelled views learn their labels alone, as in the equations; in the
+  authors' code they are sampled by what the student says, and labelled views learn the teacher's labels of them, too,
+  sampled and weighed alike.
+- Colours change as in `fixmatch`, where theirs stay, and the labelled loss is the one of all methods, without hard
+  example mining or an auxiliary head, so that methods differ in nothing but their arrangement.
+- The teacher is in inference mode, so that a label does not depend on its neighbours in the batch; theirs in training
+  mode. Its decay is 0.996, one for all methods, for the average is also what is evaluated. Lambda rises between 0.1 and
+  0.3 of the run (`method.ramp`), which keeps the noise of early labels from the student.
 """
 
 from __future__ import annotations

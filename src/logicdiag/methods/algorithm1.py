@@ -1,8 +1,27 @@
-"""Algorithm 1 of LogicDiag's supplement: one view, no teacher, labelled and unlabelled pixels together.
+"""Algorithm 1 of LogicDiag's supplement (Liang et al., ICCV 2023): one view, no teacher, labelled and unlabelled pixels
+together.
 
-    L = L(p_s, o_s) + lambda L(p, o_r)        p: predictions of both; o_r: their own pseudo labels, repaired
+    L = L(p_s, o_s) + lambda L(p, o_r)
 
-Eq. 2 (`fixmatch` with psi = diagnosis) is the default reading of the paper; this is the other one.
+p_s and o_s are predictions and labels of labelled pixels, p the predictions of labelled and unlabelled ones. o_r are
+the pseudo labels that p makes of itself: o = (p > 0.5), repaired by a diagnosis that is drawn by its likelihood
+(psi = diagnosis with `psi.strategy: sampling`). Eq. 2 (`fixmatch` with psi = diagnosis) is the default reading of the
+paper; this is the other one.
+
+Constants: the paper has lambda = 5 and names no ramp (`method.weight: 5`, `method.ramp: [0, 0]`). There is no averaged
+teacher, and `method.teacher_decay` above 0 is refused.
+
+Where ours differs:
+- By default lambda is 1 and rises between 0.1 and 0.3 of the run: a network that labels for itself would learn its own
+  first mistakes.
+- Labelled and unlabelled views go through the network in one pass, so they share batch-norm statistics, as in all our
+  methods; the pseudocode has two passes.
+- Pixels of labelled views that have no label do not count: what they show may be none of the classes, and the rules
+  say that every pixel is one.
+- L, for which the pseudocode names the binary cross entropy as an example, is the loss of all methods; see
+  `supervised`. Psi is a choice, and by default learns only the sure levels of a pixel (`psi.levels: 0` for all).
+- The student is evaluated, as in the paper; of all our methods it is the only one without an average to evaluate. So it
+  is fair to hold it against others with `method.teacher_decay: 0`.
 """
 
 from __future__ import annotations

@@ -10,14 +10,20 @@ through a label. With CutMix each network labels the unlabelled images as they a
 images are which the other one sees. The authors have lambda = 1.5 (VOC 2012) and 6 (Cityscapes), at once, and in their
 code 1 and 5 with CutMix. The first network alone is used afterwards.
 
-Where ours differs: labels of unlabelled views are made by the networks as they are at inference, where the authors'
-code leaves batch norm in training mode, so that a label does not depend on its neighbours in the batch; those of
-labelled views are taken from the pass that learns, which costs nothing; pixels of labelled views that have no label
-do not count. The authors' code leaves the labelled part of L_cps out where it mixes, and elsewhere takes one mean over
-all pixels; here there are two means, as in the equations. A view has one box of CutMix or none (`data.views.cutmix`),
-from its neighbour in the batch; each of theirs has three, from a second batch. L_s is the one of all methods; theirs
-mines hard examples on Cityscapes. The averaged copy of the first network (`method.teacher_decay`) is evaluated and
-never asked for labels; the paper has none.
+Where ours differs:
+- Labels of unlabelled views are made by the networks as they are at inference, where the authors' code leaves batch
+  norm in training mode, so that a label does not depend on its neighbours in the batch; those of labelled views are
+  taken from the pass that learns, which costs nothing.
+- Pixels of labelled views that have no label do not count: what they show may be none of the classes.
+- The authors' code leaves the labelled part of L_cps out where it mixes, and elsewhere takes one mean over all pixels;
+  here there are two means, as in the equations.
+- A view has one box of CutMix or none (`data.views.cutmix`), from its neighbour in the batch, as in all our methods;
+  each of theirs has three, from a second batch.
+- L_s is the one of all methods; theirs mines hard examples on Cityscapes.
+- The averaged copy of the first network (`method.teacher_decay`, 0.996) is never asked for labels; the paper has none.
+  It is evaluated, so that methods are compared with the same kind of network.
+- By default lambda is 1 and rises between 0.1 and 0.3 of the run, which keeps the noise of early labels from the
+  students.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""FixMatch (Sohn et al., NeurIPS 2020) for segmentation; with psi = diagnosis it is LogicDiag (ICCV 2023, Eq. 2).
+"""FixMatch (Sohn et al., NeurIPS 2020) for segmentation; with psi = diagnosis it is LogicDiag (Liang et al., ICCV 2023,
+Eq. 2).
 
 The weak view of an unlabelled image makes the label, a strong view learns it:
 
@@ -6,10 +7,17 @@ The weak view of an unlabelled image makes the label, a strong view learns it:
 
 Constants: FixMatch has lambda = 1 and a threshold of 0.95, LogicDiag lambda = 5; both at once (`method.ramp: [0, 0]`).
 
-Where ours differs from the papers: strong views are those of UniMatch (colour jitter, gray, blur, CutMix); labelled and
-strong views go through the student in one pass, so they share batch-norm statistics; the weak view goes through an
-averaged teacher. With `method.teacher_decay: 0` the student labels for itself, as in the papers, but as it is at
-inference, where the authors of FixMatch take its labels from the pass that learns, batch norm in training mode.
+Where ours differs from the papers:
+- Strong views are those of UniMatch (colour jitter, gray, blur, CutMix): FixMatch itself labels whole images, and
+  LogicDiag names no amounts. Of these only CutMix moves pixels, and labels are mixed alike.
+- Labelled and strong views go through the student in one pass, so they share batch-norm statistics: those that are kept
+  for inference are of both.
+- The weak view goes through an averaged teacher (decay 0.996). It is also the network that is evaluated, so that
+  methods are compared with the same kind of network. With `method.teacher_decay: 0` the student labels for itself, as
+  in the papers, but as it is at inference, so that a label does not depend on its neighbours in the batch; the authors
+  of FixMatch take its labels from the pass that learns, batch norm in training mode.
+- By default lambda is 1 and rises between 0.1 and 0.3 of the run, which keeps the noise of early labels from the
+  student.
 """
 
 from __future__ import annotations

@@ -8,10 +8,14 @@ no change of colour, and learns the labels mixed alike:
 CutMix-Seg has lambda = 1 at once, a decay of 0.99, and a threshold of 0.97: the share of pixels above it weighs the
 loss of all.
 
-Where ours differs: the target is psi of the teacher's prediction and the loss the head's own, where the papers take the
-squared difference of probabilities, so that methods differ in nothing but their arrangement; a threshold, if psi has
-one, leaves single pixels out. Boxes are those of all our methods, from the neighbour in the batch; theirs cover half of
-every view, and what is in them comes from a second batch.
+Where ours differs:
+- The target is psi of the teacher's prediction and the loss the head's own, where the papers take the squared
+  difference of probabilities, so that methods differ in nothing but their arrangement; a threshold, if psi has one,
+  leaves single pixels out, as in all methods.
+- Boxes are those of all our methods, from the neighbour in the batch, so that one batch is enough; theirs cover half of
+  every view, and what is in them comes from a second batch.
+- The decay is 0.996, one for all methods, for the average is also what is evaluated. Lambda rises between 0.1 and 0.3
+  of the run (`method.ramp`), which keeps the noise of early labels from the student.
 """
 
 from __future__ import annotations

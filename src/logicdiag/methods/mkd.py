@@ -17,13 +17,17 @@ Where ours differs:
 - The authors perturb features by ISDA, a bound of the softmax cross entropy under Gaussian noise with each class's
   variances, of which it takes 0 at the start and 1.5 at the end; those of all networks and views. It is one of leaves
   alone, which the hierarchical head and repaired labels are not. So here channels of the features of strong views are
-  dropped with probability `method.feature_dropout`, as UniMatch does, other ones for each student; labelled views and
-  teachers keep theirs.
-- Strong views and boxes are those of all our methods; theirs have one change of five and three boxes, and their weak
-  and labelled views change colours, too. Losses of pseudo labels are taken at the view's size, theirs at an eighth.
-- Labelled and strong views share a pass. Teachers keep 0.996 and are in inference mode, theirs in training mode. Pixels
-  of labelled views that have no label do not count.
-- The first teacher is evaluated, as in all our methods; in their code, the first student.
+  dropped with probability `method.feature_dropout`, 0.5, as UniMatch does, other ones for each student; labelled views
+  and teachers keep theirs.
+- Strong views and boxes are those of all our methods, so that methods differ in nothing but their arrangement; theirs
+  have one change of five and three boxes, and their weak and labelled views change colours, too. Losses of pseudo
+  labels are taken at the view's size, as all our losses are, theirs at an eighth.
+- Labelled and strong views share a pass, and so batch-norm statistics, as in all our methods. Teachers are in inference
+  mode, theirs in training mode, so that a label does not depend on its neighbours in the batch. Pixels of labelled
+  views that have no label do not count: what they show may be none of the classes.
+- Teachers keep 0.996, and the first is evaluated, where in their code the first student is: so methods are compared
+  with the same kind of network.
+- Lambda rises between 0.1 and 0.3 of the run, which keeps the noise of early labels from the students.
 """
 
 from __future__ import annotations

@@ -21,13 +21,17 @@ Where ours differs:
 - Pseudo labels are made by g on the weak view, as it is learned from, where the paper writes them down once, each by
   ten predictions (five sizes, mirrored or not); so psi hears of the whole batch, as in all methods, and labels fit any
   crop.
-- Strong views are those of `fixmatch`: colours and blur as in the paper, but CutMix where it has Cutout.
-- Labelled and unlabelled views have a mean each. The authors draw both into one batch, labelled images repeated until
-  there are as many, and take one mean of it: half of ours, with lambda = 1.
-- The network at the end of a stage labels; the authors' code takes the one that was best on the validation images.
-- With an averaged teacher, it is the averaged network that is evaluated, ranked with, and frozen; it begins anew with
-  each stage, as the student, the optimiser and its schedule do (`method.stages.anew`).
-- A new student starts from the weights of the first, the very same ones; theirs has a new random decoder.
+- Strong views are those of `fixmatch`, so that one can be held against the other: colours and blur as in the paper, but
+  CutMix where it has Cutout.
+- Labelled and unlabelled views have a mean each, as in `fixmatch`. The authors draw both into one batch, labelled
+  images repeated until there are as many, and take one mean of it: half of ours, with lambda = 1.
+- The network at the end of a stage labels; the authors' code takes the one that was best on the validation images,
+  which decide nothing in our training.
+- With an averaged teacher (decay 0.996 by default), it is the averaged network that is evaluated, so that methods are
+  compared with the same kind of network; it is also ranked with, and frozen. It begins anew with each stage, as the
+  student, the optimiser and its schedule do (`method.stages.anew`).
+- A new student starts from the weights of the first, the very same ones, so that stages differ in nothing but what they
+  learn from; theirs has a new random decoder.
 """
 
 from __future__ import annotations

@@ -24,23 +24,29 @@ Where ours differs:
 - The pseudo label is psi's and the partition comes on top; pixels that psi leaves out are no anchors. w_t counts by the
   partition alone, so that a strict psi does not raise it. L^u is a mean over all pixels, so that w_t L^u is one over
   the reliable ones; the authors' code weighs that mean by w_t once more, by 1.25 at the start and 1 at the end. Pixels
-  are parted and counted before views are mixed, theirs afterwards.
-- With the hierarchical head, entropy, ranks and p(c) are those of a softmax over the leaves' logits.
+  are parted and counted before views are mixed, theirs afterwards: the partition is one of predictions, and does not
+  hang on where boxes fall.
+- With the hierarchical head, entropy, ranks and p(c) are those of a softmax over the leaves' logits, for its own
+  outputs do not add up to 1.
 - Teacher and student have the weak and the strong view; the paper's teacher sees the strong view a second time, in
   training mode, and pixels are parted by that. As positives and negatives need no place in the strong view, nothing is
   lost but a pass.
 - Strong views are those of `fixmatch`; the authors' are mixed by CutMix and keep their colours. The labelled loss is
-  the one of all methods, without hard example mining or an auxiliary head.
-- Alpha_t falls with each step, not with each epoch. Lambda and its ramp hold for L^c, too; the paper trains a first
-  epoch on labels alone instead.
+  the one of all methods, without hard example mining or an auxiliary head. So methods differ in nothing but their
+  arrangement.
+- The teacher's decay is 0.996, one for all methods, for the average is also what is evaluated.
+- Alpha_t falls with each step, not with each epoch: runs here are counted in steps. Lambda and its ramp, between 0.1
+  and 0.3 of the run by default, hold for L^c, too; the paper trains a first epoch on labels alone instead. Either keeps
+  early noise from the student.
 - Anchors, positives and negatives are those of the equations. The authors' code takes unlabelled anchors and positives
   from the share alpha_t of least entropy alone, positives whatever their p(c), and as negatives of c only pixels with
   the label c, which leaves no labelled ones.
-- Anchors are drawn without repetition, and L^c is a mean over those there are and over classes that have some.
+- Anchors are drawn without repetition, and L^c is a mean over those there are and over classes that have some: to draw
+  one twice adds nothing to a mean.
 - At most M new negatives of a class enter its queue in a step, drawn as anchors are, and it holds 4096 of them, where
   the authors' takes all and holds 30000, that of the first class 50000: queues are part of every checkpoint.
 - A 3x3 convolution and a 1x1 one make z of the decoder's last features; the paper's head, with one convolution more,
-  branches off before these.
+  branches off before these. So any decoder will do, of which nothing is asked but its features.
 """
 
 from __future__ import annotations

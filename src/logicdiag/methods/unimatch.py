@@ -3,17 +3,25 @@
     L = L^l + lambda ( 1/4 H(s1, psi(w)) + 1/4 H(s2, psi(w)) + 1/2 H(fp, psi(w)) )
 
 s1 and s2 are strong views of one weak view w, with CutMix of their own; fp is w decoded from features of which each
-channel is dropped with probability 1/2, the rest scaled up.
+channel is dropped with probability 1/2 (`method.feature_dropout`), the rest scaled up.
 
 Constants: lambda = 1 at once, a threshold of 0.95 (VOC 2012; 0 for Cityscapes), and no averaged teacher
 (`method.teacher_decay: 0`).
 
-Where ours differs: boxes of CutMix come from the neighbour in the batch, the paper's from a second batch; the authors
-halve the whole of L, which is a factor of the learning rate. Labels are made by the teacher, or by the student as it is
-at inference; theirs by the student in the pass that learns, in training mode, but for what comes in by CutMix. All
-views share one pass, and w is decoded with features dropped alone; theirs take two, and w is decoded both ways. Which
-channels fall is keyed by seed, step and place in the batch, as all our draws are. L^l is the one of all methods; theirs
-mines hard examples on Cityscapes.
+Where ours differs:
+- Boxes of CutMix come from the neighbour in the batch, the paper's from a second batch: one is enough, and a label is
+  made once.
+- The authors halve the whole of L. That is a factor of the learning rate, and L^l is to weigh alike in all methods.
+- Labels are made by an averaged teacher (decay 0.996), which is also the network that is evaluated, so that methods are
+  compared with the same kind of network; or by the student as it is at inference, so that a label does not depend on
+  its neighbours in the batch. Theirs are made by the student in the pass that learns, in training mode, but for what
+  comes in by CutMix.
+- Lambda rises between 0.1 and 0.3 of the run (`method.ramp`), which keeps the noise of early labels from the student.
+- All views share one pass, and w is decoded with features dropped alone; theirs take two, and w is decoded both ways.
+  Labels are made in a pass of their own here, so the student need not decode w as it is.
+- Which channels fall is keyed by seed, step and place in the batch, as all our draws are: processes and interruptions
+  change nothing.
+- L^l is the one of all methods; theirs mines hard examples on Cityscapes.
 """
 
 from __future__ import annotations
