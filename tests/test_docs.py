@@ -38,7 +38,7 @@ def test_the_page_on_extending_runs(tmp_path, monkeypatch):
         told.append(done.stdout)
     trained, listed, evaluated, diagnosed = told
     assert trained.startswith("done: runs/mine")
-    assert re.search(r"^mirror +1 +1 +3 +2 +1\.00 +- +Mirror: You, here 2026$", listed, re.MULTILINE)
+    assert re.search(r"^mirror +2026 +yes +any +1 +0 or 1 +3 +2 +1\.00 +Mirror: You, here$", listed, re.MULTILINE)
     assert "mIoU" in evaluated
     assert diagnosed.startswith("done: runs/diagnosed")
     mine = open_run(tmp_path / "runs/mine")
@@ -57,11 +57,18 @@ def test_methods_are_listed(capsys):
     assert main(["methods"]) == 0
     told = capsys.readouterr().out
     assert told.endswith(NOTE)
-    rows = {line.split()[0]: line.split()[1:5] for line in told.splitlines()[1 : 1 + len(METHODS)]}
+    assert max(map(len, told.splitlines())) <= 120
+    rows = {line.split()[0]: re.split(" {2,}", line)[1:9] for line in told.splitlines()[1 : 1 + len(METHODS)]}
     assert list(rows) == list(METHODS)
-    assert rows["supervised"] == ["1", "1", "1", "1"]
-    assert rows["fixmatch"] == ["1", "1", "3", "2"]
-    assert rows["cps"] == ["2", "1", "6", "4"]
+    assert rows["supervised"] == ["2023", "no", "any", "1", "0 or 1", "1", "1", "0.43"]
+    assert rows["fixmatch"] == ["2020", "yes", "any", "1", "0 or 1", "3", "2", "1.00"]
+    assert rows["mean_teacher"] == ["2020", "yes", "any", "1", "1", "3", "2", "1.00"]
+    assert rows["cps"] == ["2021", "yes", "encoder", "2", "0 or 1", "6", "4", "2.00"]
+    assert rows["mkd"] == ["2023", "yes", "encoder", "2", "2", "8", "4", "2.29"]
+    # 0.3 of the steps as supervised, the rest as fixmatch: 0.3 * 1 + 0.7 * 3, 0.3 * 1 + 0.7 * 2, 0.3 * 3 / 7 + 0.7
+    assert rows["st++"] == ["2022", "yes", "any", "1", "0 or 1", "2.4", "1.7", "0.83"]
+    assert rows["algorithm1"] == ["2023", "yes", "any", "1", "0", "2", "2", "0.86"]
+    assert "\nu2pl remembers likely negatives\n" in told
     assert main(["methods", "--markdown"]) == 0
     assert capsys.readouterr().out == markdown()
 

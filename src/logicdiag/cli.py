@@ -129,7 +129,7 @@ def _add_training(every: Any) -> None:
 
     known = every.add_parser(
         "methods",
-        help="list the methods: paper, networks, cost",
+        help="list the methods: paper, year, needs, cost",
         description="What `method.name` may be. See docs/methods.md for how each is wired.",
     )
     known.add_argument("--markdown", action="store_true", help="as a Markdown table")

@@ -133,7 +133,7 @@ class TestMeanTeacher(MethodTester):
         assert torch.equal(mixed, torch.where(changed[:, None], partner(original), original))
 
     def test_no_decay_is_refused(self):
-        with pytest.raises(ConfigError, match="method.teacher_decay is 0.0, but a mean teacher is an average"):
+        with pytest.raises(ConfigError, match="0.0, but mean_teacher needs an averaged teacher"):
             made("mean_teacher", teacher_decay=0.0)
 
 

@@ -112,6 +112,10 @@ class TestSTPP(MethodTester):
         assert all(parameter.grad is None for parameter in method.labeler.parameters())
         assert not any(module.training for module in method.labeler.modules())
 
+    def test_how_much_of_a_run_has_no_unlabelled_views(self):
+        method = made("st++")
+        assert method.restarts(1000)[1] == 1000 * method.labels_alone
+
     def test_a_stage_on_labels_alone(self):
         method, plain = made("st++"), made("supervised")
         step = a_step(method)

@@ -26,8 +26,7 @@ SIZE = 36
 ALWAYS_MIXED = ViewConfig(cutmix=1.0)
 PLAIN = {"weight": 5.0, "ramp": (0.0, 0.0), "teacher_decay": 0.0}
 """As in the papers, whatever the defaults are."""
-AVERAGING = ("mean_teacher", "mkd")
-"""Those that are nothing without an averaged teacher."""
+AVERAGING = [name for name, kind in METHODS.items() if kind.needs_average]
 ARRANGED = [("diagnosis", "hierarchical"), ("threshold", "hierarchical"), ("threshold", "flat")]
 
 

@@ -37,7 +37,7 @@ from .method import APART, Losses, Method, Paper, Step
 
 
 class Algorithm1(Method):
-    paper = Paper("LogicDiag, Algorithm 1", "Liang et al.", "ICCV", 2023)
+    paper = Paper("LogicDiag, Alg. 1", "Liang et al.", "ICCV", 2023)
     learned, taught = 2, 0
     averaged = 0
     default_decay = 0.0

@@ -20,7 +20,6 @@ Where ours differs:
 
 from __future__ import annotations
 
-from ..errors import ConfigError
 from .fixmatch import FixMatch
 from .method import Paper
 
@@ -28,10 +27,4 @@ from .method import Paper
 class MeanTeacher(FixMatch):
     paper = Paper("CutMix-Seg", "French et al.", "BMVC", 2020)
     stream, colour = "mixed", False
-
-    def _averages(self, decay: float) -> bool:
-        if decay <= 0:
-            raise ConfigError(
-                f"method.teacher_decay is {decay}, but a mean teacher is an average: expected above 0, such as 0.99"
-            )
-        return True
+    needs_average = True

@@ -110,6 +110,10 @@ class Method(Stages, ABC):
     memory: ClassVar[str] = ""
     """What is remembered from step to step beside networks, in words."""
     needs_unlabeled: ClassVar[bool] = True
+    needs_average: ClassVar[bool] = False
+    """Whether it is nothing without an averaged teacher."""
+    labels_alone: ClassVar[float] = 0.0
+    """The share of a run's steps, by default, that have no unlabelled views though the method needs them."""
     networks: ClassVar[int] = 1
     """How many are trained, each from random weights of its own."""
     averaged: ClassVar[int] = 1
@@ -138,6 +142,11 @@ class Method(Stages, ABC):
             raise ConfigError(f"method.ramp is [{start}, {stop}], expected two rising shares of the run, from 0 to 1")
 
     def _averages(self, decay: float) -> bool:
+        if self.needs_average and decay <= 0:
+            raise ConfigError(
+                f"method.teacher_decay is {decay}, but {self.config.name} needs an averaged teacher: expected above 0, "
+                "such as 0.99"
+            )
         return decay > 0
 
     @property

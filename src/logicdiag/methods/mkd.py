@@ -39,7 +39,6 @@ import torch
 from torch import Tensor
 
 from ..data.views import partner
-from ..errors import ConfigError
 from ..plan import Plan, Planned, part, under
 from .features import FeatureDropout
 from .method import APART, Losses, Network, Paper, Setting, Step
@@ -52,6 +51,7 @@ class MKD(Mutual):
     paper = Paper("MKD", "Yuan et al.", "ACM MM", 2023)
     learned, taught = 4, 4
     averaged: ClassVar[int] = 2
+    needs_average = True
     label_names = ("psi/teacher1", "psi/teacher2", "psi/student1", "psi/student2")
 
     def __init__(self, setting: Setting) -> None:
@@ -59,13 +59,6 @@ class MKD(Mutual):
         self.dropout = FeatureDropout(self.config.feature_dropout, self.seed)
         self.features: tuple[Network, ...] = tuple(student.features for student in self.students)
         self.decode: tuple[Network, ...] = tuple(student.decode for student in self.students)
-
-    def _averages(self, decay: float) -> bool:
-        if decay <= 0:
-            raise ConfigError(
-                f"method.teacher_decay is {decay}, but mkd has averaged teachers: expected above 0, such as 0.99"
-            )
-        return True
 
     def compile(self, compiled: Callable[[Network], Network]) -> None:
         super().compile(compiled)

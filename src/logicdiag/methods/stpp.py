@@ -47,6 +47,7 @@ from torch import Tensor
 from ..errors import ConfigError
 from ..models.segmenter import Segmenter
 from ..plan import Plan, Planned
+from .config import StagesConfig
 from .fixmatch import FixMatch
 from .method import Losses, Network, Paper, Setting, Step
 from .stages import Between
@@ -59,6 +60,7 @@ class STPP(FixMatch):
     paper = Paper("ST++", "Yang et al.", "CVPR", 2022)
     learned, taught = 2, 1
     memory = "the stage before, a ranking"
+    labels_alone = StagesConfig.shares[LABELS]
 
     def __init__(self, setting: Setting) -> None:
         super().__init__(setting)
