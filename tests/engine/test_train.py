@@ -19,6 +19,8 @@ from logicdiag.engine.run import load_checkpoint, open_run, read_metrics
 from logicdiag.engine.train import train
 from logicdiag.engine.trainer import Trainer
 from logicdiag.errors import ConfigError, DataError, LogicDiagError, OptionError, RunError
+from logicdiag.methods.build import METHODS
+from logicdiag.methods.stpp import ALL, LABELS, RELIABLE
 
 from .small import config, config_file, folder_dataset, on_disk, started
 
@@ -290,14 +292,50 @@ def test_a_network_that_diverges_ends_the_run_and_keeps_the_checkpoint_from_befo
 # ---- masks of unlabelled images -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("workers", "method"), [(0, "fixmatch"), (2, "unimatch")])
-def test_masks_of_unlabelled_images_are_never_opened(tmp_path, workers, method):
-    """Every file that training opens is noted, by a hook that cannot be taken away; workers inherit it."""
-    root = folder_dataset(tmp_path / "data")
+MASKS = {f"masks/i{number}.png" for number in (0, 1, 2, 7, 8)}
+"""Of labelled and validation images."""
+UNLABELLED = {f"images/i{number}.png" for number in range(3, 7)}
+
+
+def without_masks(root):
+    """A data set whose unlabelled images have masks that nobody could read."""
+    folder_dataset(root)
     for number in range(3, 7):
         (root / "masks" / f"i{number}.png").write_bytes(b"this is no image")
-    data = {**on_disk(root), "workers": workers}
-    path = config_file(tmp_path, data=data, method={"name": method}, train={"steps": 4})
+    return on_disk(root)
+
+
+@pytest.fixture(scope="module")
+def opened():
+    """The files that are opened, by a hook that cannot be taken away, only told to be silent."""
+    files, listening = [], [True]
+    sys.addaudithook(lambda event, args: files.append(str(args[0])) if listening and event == "open" else None)
+    yield files
+    listening.clear()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_masks_of_unlabelled_images_are_never_opened(tmp_path, opened, method):
+    """In six steps st++ has all of its stages, and ranks the unlabelled images before the second."""
+    data, stages = {**without_masks(tmp_path / "data"), "cache": False}, set()  # which would ask all for their size
+    opened.clear()
+    train(
+        config(data=data, method={"name": method, "u2pl": {"ranks": [1, 3]}}, train={"log_every": 6, "val_every": 6}),
+        tmp_path / "run",
+        observe=lambda trainer: stages.add(getattr(trainer.method, "stage", None)),
+    )
+    names = {name.rsplit("/data/")[1] for name in opened if name.startswith(f"{tmp_path}/data/")}
+    assert {name for name in names if name.startswith("masks/")} == MASKS
+    assert bool(names & UNLABELLED) == METHODS[method].needs_unlabeled
+    if method == "st++":
+        assert stages == {LABELS, RELIABLE, ALL}
+        assert names >= UNLABELLED
+
+
+def test_masks_of_unlabelled_images_are_never_opened_by_workers(tmp_path):
+    """They inherit the hook of the process that starts them."""
+    data = {**without_masks(tmp_path / "data"), "workers": 2}
+    path = config_file(tmp_path, data=data, method={"name": "unimatch"}, train={"steps": 4})
     program = f"""
 import sys
 def note(event, args):
@@ -311,9 +349,8 @@ sys.exit(main(["train", {str(path)!r}, "--out", {str(tmp_path / "run")!r}]))
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     opened = {line.rsplit("/data/")[1] for line in (tmp_path / "opened.txt").read_text().splitlines()}
-    masks = {name for name in opened if name.startswith("masks/")}
-    assert masks == {f"masks/i{number}.png" for number in (0, 1, 2, 7, 8)}
-    assert {f"images/i{number}.png" for number in range(3, 7)} & opened
+    assert {name for name in opened if name.startswith("masks/")} == MASKS
+    assert UNLABELLED & opened
 
 
 def test_unlabelled_items_have_no_mask_to_open(tmp_path):
