@@ -49,8 +49,9 @@ def test_the_page_on_extending_runs(tmp_path, monkeypatch):
 def test_the_page_on_methods_tells_of_all():
     page = (DOCS / "methods.md").read_text("utf-8")
     assert markdown() in page, "write the output of `logicdiag methods --markdown` there"
+    sections = {section.split("\n")[0]: section for section in page.split("\n## ")[1:]}
     for name in METHODS:
-        assert f"\n## {name}\n" in page, name
+        assert re.search(r"^```\n.+?^```$", sections[name], re.MULTILINE | re.DOTALL), f"{name} has no picture"
 
 
 def test_methods_are_listed(capsys):
