@@ -12,7 +12,7 @@ Constants: the paper has lambda = 5 and names no ramp (`method.weight: 5`, `meth
 teacher, and `method.teacher_decay` above 0 is refused.
 
 Where ours differs:
-- By default lambda is 1 and rises between 0.1 and 0.3 of the run: a network that labels for itself would learn its own
+- By default lambda is 1 and rises between 0.3 and 0.6 of the run: a network that labels for itself would learn its own
   first mistakes.
 - Labelled and unlabelled views go through the network in one pass, so they share batch-norm statistics, as in all our
   methods; the pseudocode has two passes.

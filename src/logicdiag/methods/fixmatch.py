@@ -16,7 +16,7 @@ Where ours differs from the papers:
   methods are compared with the same kind of network. With `method.teacher_decay: 0` the student labels for itself, as
   in the papers, but as it is at inference, so that a label does not depend on its neighbours in the batch; the authors
   of FixMatch take its labels from the pass that learns, batch norm in training mode.
-- By default lambda is 1 and rises between 0.1 and 0.3 of the run, which keeps the noise of early labels from the
+- By default lambda is 1 and rises between 0.3 and 0.6 of the run, which keeps the noise of early labels from the
   student.
 """
 

@@ -27,7 +27,7 @@ Where ours differs:
   views that have no label do not count: what they show may be none of the classes.
 - Teachers keep 0.996, and the first is evaluated, where in their code the first student is: so methods are compared
   with the same kind of network.
-- Lambda rises between 0.1 and 0.3 of the run, which keeps the noise of early labels from the students.
+- Lambda rises between 0.3 and 0.6 of the run, which keeps the noise of early labels from the students.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ the pixel's class. All methods have this L^l.
 Where ours differs from the paper:
 - By default H has a cross entropy over the leaves beside (`loss.leaf: 0` for none), with which the hierarchical head
   learns faster in short runs, and is a mean over the nodes, so that a learning rate serves trees of any size.
-- Rare classes may weigh more (`loss.balance`, 0 by default): few labelled images show some classes hardly at all.
+- Rare classes weigh more (`loss.balance`, 0.5 by default): few labelled images show some classes hardly at all.
 - alpha scales, crops and mirrors (`data.scale`, `data.crop`, `data.flip`). The paper gives the size of crops, and for
   the rest cites others.
 - The averaged copy of the student (`method.teacher_decay`, 0.996) labels nothing here, but is evaluated, as in the

@@ -35,8 +35,8 @@ Where ours differs:
   the one of all methods, without hard example mining or an auxiliary head. So methods differ in nothing but their
   arrangement.
 - The teacher's decay is 0.996, one for all methods, for the average is also what is evaluated.
-- Alpha_t falls with each step, not with each epoch: runs here are counted in steps. Lambda and its ramp, between 0.1
-  and 0.3 of the run by default, hold for L^c, too; the paper trains a first epoch on labels alone instead. Either keeps
+- Alpha_t falls with each step, not with each epoch: runs here are counted in steps. Lambda and its ramp, between 0.3
+  and 0.6 of the run by default, hold for L^c, too; the paper trains a first epoch on labels alone instead. Either keeps
   early noise from the student.
 - Anchors, positives and negatives are those of the equations. The authors' code takes unlabelled anchors and positives
   from the share alpha_t of least entropy alone, positives whatever their p(c), and as negatives of c only pixels with

@@ -16,7 +16,7 @@ Where ours differs:
   compared with the same kind of network; or by the student as it is at inference, so that a label does not depend on
   its neighbours in the batch. Theirs are made by the student in the pass that learns, in training mode, but for what
   comes in by CutMix.
-- Lambda rises between 0.1 and 0.3 of the run (`method.ramp`), which keeps the noise of early labels from the student.
+- Lambda rises between 0.3 and 0.6 of the run (`method.ramp`), which keeps the noise of early labels from the student.
 - All views share one pass, and w is decoded with features dropped alone; theirs take two, and w is decoded both ways.
   Labels are made in a pass of their own here, so the student need not decode w as it is.
 - Which channels fall is keyed by seed, step and place in the batch, as all our draws are: processes and interruptions
