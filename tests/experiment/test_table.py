@@ -227,6 +227,28 @@ def test_error_bars_end_where_shares_do():
     assert plots._reach(Mean(40.0, math.nan, 1, 3)) == (0.0, 0.0)
 
 
+def test_rows_look_different():
+    """In what is drawn, and not by dashes, which are before psi."""
+    assert len({tuple(sorted(plots._look(row).items())) for row in range(64)}) == 64
+    assert all(row["color"] in plots.COLOURS and "linestyle" not in row for row in map(plots._look, range(64)))
+
+
+def test_panels_have_something_and_end_where_shares_do(tmp_path):
+    pytest.importorskip("matplotlib")
+    e, cells = experiment(tmp_path, grid=[TWO])
+    table = make(e, cells)
+    shares = {"step": "3", "before": "100.0", "after": "99.9", "counted": "0.0", "conflict": ""}
+    rows = [{"cell": cell.name, **shares} for cell in cells]
+    plt = plots._matplotlib()
+    figure = plots._pseudo(plt, e, table.groups, rows, "")
+    *panels, legend = figure.axes
+    assert [axes.get_ylabel() for axes in panels] == ["right pseudo labels (%)", "counted pixels (%)"]
+    assert panels[0].get_ylim()[1] == 100
+    assert panels[1].get_ylim()[0] == 0
+    assert [text.get_text() for text in legend.get_legend().get_texts()] == ["FixMatch, flat", "LogicDiag"]
+    plt.close(figure)
+
+
 def test_nothing_yet(tmp_path):
     pytest.importorskip("matplotlib")
     e, cells = experiment(tmp_path, grid=[{"psi.q": [1, 2]}])

@@ -16,6 +16,8 @@ from .table import Group, Mean, ResultTable
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C6D31")
 """Okabe and Ito's, which colour-blind people tell apart; markers differ as well. Yellow is too pale on white."""
+TURN = 3
+"""How much farther the markers go on in each round of colours; odd, so that eight rounds differ."""
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 WIDTH, DPI = 10.0, 120
 """Inches, and pixels per inch."""
@@ -29,6 +31,8 @@ STYLE = {
     "lines.markersize": 7,
     "legend.frameon": False,
 }
+LEGEND = 170.0
+"""Points that the names of one column of a legend have together."""
 PANELS = {
     "right pseudo labels (%)": ("after", "before"),
     "right among those that count (%)": ("learned",),
@@ -79,7 +83,14 @@ def _order(labels: str) -> float:
 
 
 def _look(index: int) -> dict[str, Any]:
-    return {"color": COLOURS[index % len(COLOURS)], "marker": MARKERS[index % len(MARKERS)]}
+    """Of a row: 64 differ. Every other round of colours has hollow markers. Dashes are taken: they are before psi.
+
+    >>> _look(0)["marker"], _look(8)["marker"], _look(8)["markerfacecolor"]
+    ('o', 'D', 'white')
+    """
+    colour, turn = COLOURS[index % len(COLOURS)], index // len(COLOURS)
+    marker = MARKERS[(index + turn * TURN) % len(MARKERS)]
+    return {"color": colour, "marker": marker, "markerfacecolor": "white" if turn % 2 else colour}
 
 
 # ---- mIoU ------------------------------------------------------------------------------------------------------------
@@ -154,19 +165,30 @@ def _reported(e: Experiment, table: ResultTable) -> str:
 
 
 def _pseudo(plt: Any, e: Experiment, groups: Sequence[Group], rows: Sequence[Row], labels: str) -> Any:
-    """One line for each row of the table; the sixth place is the legend's."""
-    figure, grid = plt.subplots(3, 2, figsize=(WIDTH, 11), layout="constrained")
-    for (title, (after, *before)), axes in zip(PANELS.items(), grid.flat, strict=False):
+    """One line for each row of the table, in panels that have some; the legend has what is left of the last line."""
+    panels = {title: keys for title, keys in PANELS.items() if any(row.get(key) for row in rows for key in keys)}
+    lines = len(panels) // 2 + 1
+    figure = plt.figure(figsize=(WIDTH, 3.67 * lines), layout="constrained")
+    grid = figure.add_gridspec(lines, 2)
+    named: dict[str, Any] = {}
+    for place, (title, (after, *before)) in enumerate(panels.items()):
+        axes = figure.add_subplot(grid[place // 2, place % 2])
         for index, group in enumerate(groups):
             mine = [row for row in rows if row["cell"] in _names(group)]
             _line(axes, mine, after, label=group.name, **_look(index))
             for key in before:
                 _line(axes, mine, key, linestyle="--", alpha=0.7, **_look(index))
+        axes.set_ylim(*map(_share, axes.get_ylim()))
         axes.set_xlabel("step")
         axes.set_ylabel(title, fontsize=11)
-    legend = grid.flat[-1]
+        handles, names = axes.get_legend_handles_labels()
+        named |= dict(zip(names, handles, strict=True))
+    legend = figure.add_subplot(grid[-1, len(panels) % 2 :])
     legend.axis("off")
-    legend.legend(*grid.flat[0].get_legend_handles_labels(), loc="center", fontsize=12)
+    shown = [group.name for group in groups if group.name in named]
+    columns = 1 if len(panels) % 2 else 2
+    size = min(12.0, LEGEND * columns / max(1, len(shown)))
+    legend.legend([named[name] for name in shown], shown, loc="center", ncols=columns, fontsize=size, labelspacing=0.35)
     count = f", {labels} labels" if labels else ""
     what = "solid: after psi; dashed: before, the likeliest leaf"
     figure.suptitle(f"Pseudo labels: {_title(e)}{count}\n{what}", fontsize=13)
@@ -188,7 +210,7 @@ def _line(axes: Any, rows: Sequence[Row], key: str, **look: Any) -> None:
         return
     means = [statistics.fmean(values[step]) for step in steps]
     spread = [statistics.stdev(values[step]) if len(values[step]) > 1 else 0.0 for step in steps]
-    axes.plot(steps, means, **look)
+    axes.plot(steps, means, clip_on=False, **look)  # a marker at 0 or 100 is whole
     low, high = ([_share(m + sign * s) for m, s in zip(means, spread, strict=True)] for sign in (-1, 1))
     axes.fill_between(steps, low, high, color=look["color"], alpha=0.12, linewidth=0)
 
