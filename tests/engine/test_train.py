@@ -245,11 +245,50 @@ def test_validation_without_a_counted_pixel_is_no_best(tmp_path):
         ({"optimizer": {"warmup": -1}}, ConfigError, "optimizer.warmup"),
         ({"optimizer": {"clip": 0}}, ConfigError, "optimizer.clip is 0.0, expected a number above 0"),
         ({"psi": {"rules": "nowhere.rules"}}, LogicDiagError, "nowhere.rules"),
+        (
+            {"model": {"head": "flat", "decision": "path"}, "psi": {"name": "threshold"}},
+            ConfigError,
+            "model.decision is path, .* but model.head is flat",
+        ),
+        (
+            {"data": {"witness": "labels"}, "method": {"name": "supervised"}},
+            ConfigError,
+            "data.witness is 'labels', .* but method.name is supervised and takes none",
+        ),
     ],
 )
 def test_what_makes_no_sense_is_refused_before_anything_is_written(tmp_path, changes, error, says):
     with pytest.raises(error, match=says):
         train(config(**changes), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("method", "psi"), [("supervised", "diagnosis"), ("fixmatch", "diagnosis"), ("fixmatch", "threshold")]
+)
+@pytest.mark.parametrize(
+    ("part", "changes", "says"),
+    [
+        ("psi", {"name": "tresholt"}, "psi.name is 'tresholt', .* .did you mean 'threshold'"),
+        ("psi", {"strategy": "gredy"}, "psi.strategy is 'gredy', .* .did you mean 'greedy'"),
+        ("psi", {"weight": "on"}, "psi.weight is 'on', .* .did you mean 'one'"),
+        ("psi", {"threshold": 7}, "psi.threshold is 7.0, expected a number from 0 to 1$"),
+        ("psi", {"levels": -1}, "psi.levels is -1.0, expected a number from 0 to 1, or null"),
+        ("psi", {"root": "fre"}, "psi.root is 'fre', .* .did you mean 'free'"),
+        ("psi", {"connectives": "papr"}, "psi.connectives is 'papr', .* .did you mean 'paper'"),
+        ("psi", {"quantifier": "men"}, "psi.quantifier is 'men', .* .did you mean 'mean'"),
+        ("method", {"feature_dropout": 3}, "method.feature_dropout is 3.0, expected from 0 to below 1"),
+        ("method", {"u2pl": {"weight": -1}}, "method.u2pl.weight is -1.0, expected 0 or more"),
+        ("method", {"ael": {"paste": 2}}, "method.ael.paste is 2.0, expected a number from 0 to 1"),
+        ("method", {"stages": {"snapshots": 1}}, "method.stages.snapshots is 1, expected a whole number of at least 2"),
+    ],
+)
+def test_what_nobody_asks_for_must_make_sense_too(tmp_path, method, psi, part, changes, says):
+    """It would be asked for by another method or psi."""
+    parts = {"method": {"name": method}, "psi": {"name": psi}}
+    parts[part] |= changes
+    with pytest.raises(LogicDiagError, match=says):
+        train(config(**parts), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 

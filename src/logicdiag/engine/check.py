@@ -2,20 +2,37 @@
 
 from __future__ import annotations
 
+import sys
+
 from ..data.config import DataConfig
 from ..data.dataset import Dataset
+from ..data.hierarchies import KINDS
+from ..data.layouts import LAYOUTS
+from ..data.open import SCENES
 from ..errors import ConfigError, RunError, choose
+from ..logic.diagnosis import STRATEGIES
+from ..logic.fuzzy import CONNECTIVES, QUANTIFIERS
+from ..logic.knowledge import ROOTS
+from ..logic.leaves import DECISIONS
 from ..methods.build import METHODS
+from ..methods.config import MethodConfig
+from ..methods.features import FeatureDropout
+from ..methods.loss import POINTS_BY, REDUCTIONS
+from ..models.segmenter import HEADS
+from ..pseudo.build import PSI, refuse_flat
+from ..pseudo.diagnosis import WEIGHTS
 from .config import Config
 from .inference import PRECISIONS, SMALLEST
+from .optimizer import OPTIMIZERS
 from .run import Run
 
 
-def check(config: Config, dataset: Dataset, processes: int = 1) -> None:
-    """Refuse what makes no sense, before anything is written."""
+def check_settings(config: Config) -> None:
+    """Refuse what makes no sense whatever the data are; also of options that the method in use does not look at."""
+    _check_names(config)
+    _check_psi(config)
+    _check_method(config.method)
     t, d = config.train, config.data
-    needs_unlabeled = METHODS[choose("method.name", config.method.name, METHODS)].needs_unlabeled
-    choose("train.precision", t.precision, PRECISIONS)
     for key in ("steps", "labeled_batch", "unlabeled_batch", "accumulate", "log_every"):
         if getattr(t, key) < 1:
             raise ConfigError(f"train.{key} is {getattr(t, key)}, expected a whole number of at least 1")
@@ -24,6 +41,27 @@ def check(config: Config, dataset: Dataset, processes: int = 1) -> None:
             raise ConfigError(f"train.{key} is {value}, expected a whole number of at least 1, or null")
     if not 0 <= t.seed < 1 << 63:
         raise ConfigError(f"train.seed is {t.seed}, expected 0 or more, below 2 ** 63")
+    if d.crop < SMALLEST:
+        raise ConfigError(f"data.crop is {d.crop}, expected at least {SMALLEST} pixels")
+    if not 0 < d.scale[0] <= d.scale[1]:
+        raise ConfigError(f"data.scale is {list(d.scale)}, expected two numbers above 0, the smaller one first")
+    if d.workers < 0:
+        raise ConfigError(f"data.workers is {d.workers}, expected 0 or more")
+    _check_views(d)
+    if not 0 <= config.loss.balance <= 1:
+        raise ConfigError(f"loss.balance is {config.loss.balance}, expected a number from 0 to 1")
+    if d.witness is not None and not METHODS[config.method.name].needs_unlabeled:
+        raise ConfigError(
+            f"data.witness is {d.witness!r}, which speaks of unlabelled images, but method.name is "
+            f"{config.method.name} and takes none; set data.witness to null, or method.name to another"
+        )
+
+
+def check(config: Config, dataset: Dataset, processes: int = 1) -> None:
+    """Refuse what makes no sense, before anything is written."""
+    check_settings(config)
+    t, d = config.train, config.data
+    needs_unlabeled = METHODS[config.method.name].needs_unlabeled
     for key in ("labeled_batch", "unlabeled_batch") if needs_unlabeled else ("labeled_batch",):
         if getattr(t, key) % (processes * t.accumulate):
             raise ConfigError(
@@ -41,17 +79,6 @@ def check(config: Config, dataset: Dataset, processes: int = 1) -> None:
             f"train.labeled_batch is {t.labeled_batch}, so each of {parts} parts has {t.labeled_batch // parts}; ael "
             "pastes between neighbours: expected an even number for each, or method.ael.paste=0"
         )
-    if d.crop < SMALLEST:
-        raise ConfigError(f"data.crop is {d.crop}, expected at least {SMALLEST} pixels")
-    if not 0 < d.scale[0] <= d.scale[1]:
-        raise ConfigError(f"data.scale is {list(d.scale)}, expected two numbers above 0, the smaller one first")
-    if d.workers < 0:
-        raise ConfigError(f"data.workers is {d.workers}, expected 0 or more")
-    _check_views(d)
-    if not 0 <= config.loss.balance <= 1:
-        raise ConfigError(f"loss.balance is {config.loss.balance}, expected a number from 0 to 1")
-    if config.method.weight < 0:
-        raise ConfigError(f"method.weight is {config.method.weight}, expected 0 or more")
     if not dataset.labeled:
         raise ConfigError(f"data.labeled is {config.data.labeled!r}, which names no image; training needs some masks")
     if needs_unlabeled and not dataset.unlabeled:
@@ -59,6 +86,51 @@ def check(config: Config, dataset: Dataset, processes: int = 1) -> None:
             f"method.name is {config.method.name}, which learns from unlabelled images, but data.unlabeled "
             f"({config.data.unlabeled!r}) names none; add some, or set method.name to supervised"
         )
+
+
+def _check_names(c: Config) -> None:
+    for key, value, offered in (
+        ("method.name", c.method.name, METHODS),
+        ("psi.name", c.psi.name, PSI),
+        ("psi.strategy", c.psi.strategy, STRATEGIES),
+        ("psi.weight", c.psi.weight, WEIGHTS),
+        ("psi.root", c.psi.root, ROOTS),
+        ("psi.connectives", c.psi.connectives, CONNECTIVES),
+        ("psi.quantifier", c.psi.quantifier, QUANTIFIERS),
+        ("model.head", c.model.head, HEADS),
+        ("model.decision", c.model.decision, DECISIONS),
+        ("loss.nodes", c.loss.nodes, REDUCTIONS),
+        ("loss.points_by", c.loss.points_by, POINTS_BY),
+        ("optimizer.name", c.optimizer.name, OPTIMIZERS),
+        ("train.precision", c.train.precision, PRECISIONS),
+        ("data.layout", c.data.layout, [SCENES, *LAYOUTS]),
+        ("data.hierarchy_kind", c.data.hierarchy_kind, KINDS),
+    ):
+        if value is not None:
+            choose(key, value, offered)
+
+
+def _check_psi(c: Config) -> None:
+    for key in ("threshold", "levels"):
+        if (value := getattr(c.psi, key)) is not None and not 0 <= value <= 1:
+            null = ", or null" * (key == "levels")
+            raise ConfigError(f"psi.{key} is {value}, expected a number from 0 to 1{null}")
+    if METHODS[c.method.name].needs_unlabeled:  # else diagnosis may be no more than the default, and nobody asks for it
+        refuse_flat(c.psi, c.model.head)
+    if c.model.head == "flat" and c.model.decision == "path":
+        raise ConfigError(
+            "model.decision is path, which decides by a leaf and what is above it, but model.head is flat and predicts "
+            "leaves alone; set model.head to hierarchical, or model.decision to leaf"
+        )
+
+
+def _check_method(m: MethodConfig) -> None:
+    if m.weight < 0:
+        raise ConfigError(f"method.weight is {m.weight}, expected 0 or more")
+    FeatureDropout(m.feature_dropout, 0)
+    m.ael.check()
+    m.stages.check()
+    m.u2pl.check(sys.maxsize)  # whether there are classes enough is u2pl's own question
 
 
 def _check_views(d: DataConfig) -> None:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from .lint import Finding
 
 FAMILIES = {"C": "composition", "D": "decomposition", "E": "exclusion"}
+ROOTS = ("asserted", "free")
 
 
 class KnowledgeBase:
@@ -48,7 +49,7 @@ class KnowledgeBase:
             raise OptionError(f"hierarchy is a {kind}, expected a Hierarchy: use Hierarchy.load or Hierarchy.from_dict")
         self.hierarchy = hierarchy
         self.families = _read_families(families)
-        self.root = choose("root", root, ("asserted", "free"))
+        self.root = choose("root", root, ROOTS)
         self.rules = tuple(_read_rules(rules, hierarchy))
         seen = set(FAMILIES)
         for rule in self.rules:

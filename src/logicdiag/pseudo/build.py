@@ -56,6 +56,15 @@ class PsiSetting:
     """Concepts that a witness tells of unlabelled images."""
 
 
+def refuse_flat(config: PsiConfig, head: str) -> None:
+    """A diagnosis needs the outputs of all concepts."""
+    if config.name == "diagnosis" and head != "hierarchical":
+        raise ConfigError(
+            f"psi.name is diagnosis, which reasons about every concept, but model.head is {head} and predicts leaves "
+            "alone; set model.head to hierarchical, or psi.name to threshold"
+        )
+
+
 def build_psi(setting: PsiSetting) -> Psi:
     psi = _build(setting)
     return Witnessed(psi, setting.knowledge.hierarchy, setting.witness, setting.head) if setting.witness else psi
@@ -94,11 +103,7 @@ def _threshold(s: PsiSetting) -> Psi:
 
 
 def _diagnosis(s: PsiSetting) -> Psi:
-    if s.head != "hierarchical":
-        raise ConfigError(
-            f"psi.name is diagnosis, which reasons about every concept, but model.head is {s.head} and predicts leaves "
-            "alone; set model.head to hierarchical, or psi.name to threshold"
-        )
+    refuse_flat(s.config, s.head)
     c = s.config
     diagnoser = Diagnoser(s.knowledge, c.strategy, c.q, c.connectives, c.quantifier, c.budget)
     weight = c.weight or ("one" if _levels(s) else "posterior")
