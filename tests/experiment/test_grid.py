@@ -167,6 +167,18 @@ def test_select(tmp_path):
         ({"grid": [{"a": {"b": {"psi.q": 1}}, "psi.q": [1]}]}, "two axes of one block set psi.q: a, psi.q"),
         ({"grid": [{"a": {"b": None, "B!": {"psi.q": 1}}}]}, "two cells are called b-seed0"),
         ({"grid": [{"psi.q": [1, 1]}]}, "the cell psi.q=1-seed0 stands twice"),
+        (
+            {"grid": [{"method.name": ["fixmatch", "fixmtch"]}]},
+            "e.yaml, cell method.name=fixmtch-seed0: method.name is 'fixmtch', expected one of supervised, fixmatch, ",
+        ),
+        ({"grid": [{"a": {"b": {"method.name": "fixmtch"}}}]}, "cell b-seed0: method.name is 'fixmtch'"),
+        ({"grid": [{"psi.name": ["diagnoses"]}]}, "psi.name is 'diagnoses', expected one of diagnosis, threshold (did"),
+        ({"grid": [{"psi.strategy": ["soft", "sampled"]}]}, "(did you mean 'sampling'?)"),
+        ({"grid": [{"model.head": ["flatt"]}]}, "expected one of hierarchical, flat (did you mean 'flat'?)"),
+        ({"grid": [{"model.head": ["flat"]}]}, "cell model.head=flat-seed0: psi.name is diagnosis, which reasons"),
+        ({"optimizer": {"name": "adam"}}, "cell seed0: optimizer.name is 'adam', expected one of sgd, adamw (did you"),
+        ({"loss": {"nodes": "means"}}, "loss.nodes is 'means', expected one of sum, mean (did you mean 'mean'?)"),
+        ({"train": {"steps": 0}}, "cell seed0: train.steps is 0, expected a whole number of at least 1"),
         ({"labels": [2]}, "labels are [2], but no setting has {labels}"),
         ({"data": LABELS["data"]}, "a setting has {labels}, but labels are not given"),
         ({"labels": [0], "data": LABELS["data"]}, "labels is [0], expected different whole numbers of at least 1"),
@@ -191,11 +203,12 @@ def test_mistakes(tmp_path, monkeypatch, capsys, keys, says):
     monkeypatch.chdir(tmp_path)
     content = {"base": settings(), "dataset": "scenes", "out": "out", **keys}
     (tmp_path / "e.yaml").write_text(yaml.safe_dump(content), "utf-8")
-    assert main(["experiment", "e.yaml"]) == 2
-    captured = capsys.readouterr()
-    assert says in captured.err
-    assert captured.err.startswith("logicdiag: ")
-    assert len(captured.err.splitlines()) == 1
+    for words in ([], ["--dry-run"]):
+        assert main(["experiment", "e.yaml", *words]) == 2
+        captured = capsys.readouterr()
+        assert says in captured.err
+        assert captured.err.startswith("logicdiag: ")
+        assert len(captured.err.splitlines()) == 1
     assert [path.name for path in tmp_path.iterdir()] == ["e.yaml"]
 
 

@@ -15,10 +15,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from ..engine.check import check_settings
 from ..engine.config import Config
 from ..engine.load import build, parse_value, plain, put
 from ..engine.train import MAY_MOVE
-from ..errors import ConfigError, hint
+from ..errors import ConfigError, LogicDiagError, hint
 from ..methods.build import METHODS
 from ..methods.config import OWN
 from .config import PARTS, Experiment, flat
@@ -112,7 +113,7 @@ def key_of(config: Config, dataset: str) -> str:
 
 
 def expand(e: Experiment) -> list[Cell]:
-    """All cells, in the order in which they are run. Every configuration is checked."""
+    """All cells, in the order in which they are run. Every configuration is checked, but for its data."""
     rows = [row for block in e.grid or [{}] for row in _rows(block, e.source)]
     for axis in e.pool:
         known = {name for options, _ in rows for name in options}
@@ -236,7 +237,13 @@ def _config(e: Experiment, settings: dict[str, Any], labels: int | None, seed: i
     data = deepcopy(e.settings)
     for key, value in {**settings, "train.seed": seed}.items():
         put(data, key, deepcopy(value))
-    return build(Config, _filled(data, labels, seed), f"{e.source}, cell {name}")
+    where = f"{e.source}, cell {name}"
+    config = build(Config, _filled(data, labels, seed), where)
+    try:
+        check_settings(config)
+    except LogicDiagError as error:
+        raise ConfigError(f"{where}: {error}") from None
+    return config
 
 
 def _filled(value: Any, labels: int | None, seed: int) -> Any:
