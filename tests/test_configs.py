@@ -1,9 +1,11 @@
 """Every configuration that is shipped can be read, and says what its recipe says."""
 
+import shutil
 from pathlib import Path
 
 import pytest
 
+from logicdiag.cli import main
 from logicdiag.data.layouts import LAYOUTS
 from logicdiag.engine.load import load_config
 from logicdiag.experiment.config import load_experiment
@@ -105,4 +107,16 @@ def test_the_recipe_is_chosen_on_nothing_that_is_reported(file, dataset):
     of_tables = {reported.evaluate or expand(reported)[0].config.data.val}
     assert e.evaluate is None
     assert not {cell.config.data.val for cell in cells} & of_tables
+    assert e.results_folder.is_relative_to(e.out_folder)
     assert {cell.config.train.steps for cell in cells} == {expand(reported)[0].config.train.steps}
+
+
+@pytest.mark.parametrize("file", [*EXPERIMENTS, RECIPE, WITNESS, SUITE], ids=lambda file: file.stem)
+def test_tables_can_be_made_beside_what_is_there(file, tmp_path, monkeypatch, capsys):
+    """Without any run, and without data; files that are made by hand have names of their own."""
+    root = CONFIGS.parent
+    shutil.copytree(CONFIGS, tmp_path / "configs")
+    shutil.copytree(root / "docs", tmp_path / "docs")
+    monkeypatch.chdir(tmp_path)
+    assert main(["experiment", "table", str(file.relative_to(root)), "--no-plots"]) == 0
+    assert capsys.readouterr().err == ""
