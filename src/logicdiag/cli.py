@@ -221,8 +221,9 @@ def _add_experiment(every: Any) -> None:
     about = every.add_parser(
         "experiment",
         help="a grid of runs, their tables and plots",
+        usage="logicdiag experiment [-h] [COMMAND] FILE [KEY=VALUE ...]",
         description="`logicdiag experiment FILE` is `logicdiag experiment run FILE`. See docs/experiments.md.",
-    ).add_subparsers(required=True, metavar="COMMAND")
+    ).add_subparsers(required=True, metavar="FILE, or COMMAND FILE", prog="logicdiag experiment")
 
     start = about.add_parser(
         "run",
@@ -289,6 +290,7 @@ def _add_experiment_file(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "changes",
         nargs="*",
+        default=(),  # else argparse says that some are required
         metavar="KEY=VALUE",
         help="of the suite, of every experiment or of all runs, such as data.root=...",
     )

@@ -200,7 +200,7 @@ class TestMistakes:
         ("options", "message"),
         [
             ({"root": ""}, "data.root is empty"),
-            ({"root": "dato"}, "'dato', and .* is no folder .did you mean 'data'"),
+            ({"root": "dato"}, "'dato', and neither .*/dato nor dato is a folder .did you mean 'data'"),
             ({"labeled": "labelled_2"}, "data.labeled is 'labelled_2'.*splits: .*did you mean 'labeled_2'"),
             ({"val": "tests"}, "data.val is 'tests'"),
             ({"labeled": "x.txt"}, r"x\.txt: there is no image 'seven' in .*images$"),

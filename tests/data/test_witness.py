@@ -106,7 +106,8 @@ def test_a_table_of_other_images_is_refused(tmp_path):
 
 def test_a_table_that_is_not_there_is_refused(tmp_path):
     table(tmp_path, TABLE)
-    with pytest.raises(DataError, match=r"data.witness is 'witnes.csv', and .* is no file .did you mean 'witness.csv'"):
+    says = r"data.witness is 'witnes.csv', and neither .* nor witnes.csv is a file .did you mean 'witness.csv'"
+    with pytest.raises(DataError, match=says):
         open_dataset(replace(SCENES, witness="witnes.csv"), tmp_path)
 
 

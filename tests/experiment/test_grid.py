@@ -226,8 +226,18 @@ def test_dry_run(tmp_path, capsys):
         out = capsys.readouterr().out.splitlines()
         assert out[0].startswith("psi.q=5-seed0    to do")
         assert out[1].endswith("(as psi.q=5-seed0)")
-        assert out[2].startswith("2 cells, 1 runs")
+        assert out[2].startswith("2 cells, 1 run in")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "says"), [("", "FILE, or COMMAND FILE"), *((words, "FILE") for words in ("run", "table", "accuracy"))]
+)
+def test_a_file_is_required(words, says, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(["experiment", *words.split()])
+    assert stopped.value.code == 2
+    assert capsys.readouterr().err.endswith(f"error: the following arguments are required: {says}\n")
 
 
 @pytest.mark.parametrize("words", ["", "run", "table", "accuracy"])

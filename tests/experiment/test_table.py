@@ -129,7 +129,13 @@ def test_one_run_in_two_rows(tmp_path):
     finish(e, cells[0], 40)
     table = make(e, cells)
     assert [row["miou_last"] for row in rows_of(table.csv)] == ["40.0000"] * 2
-    assert "1 runs took" in table.markdown
+    assert "1 run took 1 min.\n" in table.markdown
+
+
+def test_one_is_not_done(tmp_path):
+    e, cells = experiment(tmp_path, grid=[{"psi.q": [1, 2]}])
+    finish(e, cells[0], 40)
+    assert "1 of the cells is not done:" in make(e, cells).markdown.splitlines()
 
 
 def test_what_is_said_below(tmp_path):

@@ -259,8 +259,8 @@ class Opening:
                 return base / expanded
         parents = [(base / expanded).parent for base in self.bases]
         there = [p.name for parent in parents if parent.is_dir() for p in parent.iterdir() if p.is_dir()]
-        looked = " nor ".join(str(base / expanded) for base in self.bases)
-        raise DataError(f"data.root is {given!r}, and {looked} is no folder{hint(Path(expanded).name, there)}")
+        missing = _none_is([base / expanded for base in self.bases], "folder")
+        raise DataError(f"data.root is {given!r}, and {missing}{hint(Path(expanded).name, there)}")
 
     def _paths(self, value: str) -> list[Path]:
         return list(dict.fromkeys(place / _expanded(value) for place in self.places))
@@ -279,8 +279,17 @@ def find_witness(config: DataConfig, hierarchy: Hierarchy, places: Iterable[Path
         if path.is_file():
             return read_witness(path, hierarchy)
     there = [p.name for path in paths if path.parent.is_dir() for p in path.parent.iterdir()]
-    looked = " nor ".join(dict.fromkeys(map(str, paths)))
-    raise DataError(f"data.witness is {config.witness!r}, and {looked} is no file{hint(paths[0].name, there)}")
+    missing = _none_is(paths, "file")
+    raise DataError(f"data.witness is {config.witness!r}, and {missing}{hint(paths[0].name, there)}")
+
+
+def _none_is(paths: Iterable[Path], what: str) -> str:
+    """
+    >>> _none_is([Path("a/b"), Path("b")], "folder"), _none_is([Path("b"), Path("b")], "file")
+    ('neither a/b nor b is a folder', 'b is no file')
+    """
+    looked = list(dict.fromkeys(map(str, paths)))
+    return f"neither {' nor '.join(looked)} is a {what}" if len(looked) > 1 else f"{looked[0]} is no {what}"
 
 
 def _bases(base: Path | None) -> list[Path]:

@@ -67,7 +67,7 @@ def _tell(outcome: Outcome, tasks: Sequence[Task], again: str) -> None:
     for name, why in outcome.failed.items():
         say(f"failed: {name}: {why} (log: {by_name[name].log})\n")
     failed = f", {len(outcome.failed)} failed" if outcome.failed else ""
-    say(f"{len(outcome.done)} of {len(tasks)} runs done{failed}\n")
+    say(f"{len(outcome.done)} of {_counted(len(tasks), 'run')} done{failed}\n")
     if outcome.left:
         why = "stopped" if outcome.stopped == "interrupted" else "the time is over"
         say(f"logicdiag: {why} with {len(outcome.left)} to do; go on with: {again}\n")
@@ -94,7 +94,7 @@ def list_cells(path: str, changes: Sequence[str], only: Sequence[str], console: 
         _say(console, f"{task.name:{width}}  {state:16}  {run.name}{shared}")
     head = "" if suite.alone else f"{suite.title}: "
     folders = dict.fromkeys(str(task.store.runs) for task in tasks)
-    _say(console, f"{head}{len(tasks)} cells, {len(first)} runs in {', '.join(folders)}")
+    _say(console, f"{head}{_counted(len(tasks), 'cell')}, {_counted(len(first), 'run')} in {', '.join(folders)}")
     return 0
 
 
@@ -176,6 +176,14 @@ def measure_experiment(
         else:
             _say(console, f"{head}: {told(found)}")
     return 1 if failed else 0
+
+
+def _counted(count: int, what: str) -> str:
+    """
+    >>> _counted(1, "run"), _counted(2, "run")
+    ('1 run', '2 runs')
+    """
+    return f"{count} {what}{'s' * (count != 1)}"
 
 
 def _say(console: Console, text: str) -> None:

@@ -260,6 +260,8 @@ def _notes(known: dict[str, Row], cells: Sequence[Cell], results: dict[str, Resu
         seconds = 60 * sum(float(row["minutes"]) for row in ours.values())
         notes.append(
             f"{len(ours)} runs took {duration(seconds)} together, each on its own clock (several ran side by side)."
+            if len(ours) > 1
+            else f"1 run took {duration(seconds)}."
         )
     if stale:
         some = f"{stale} rows of the CSV file are" if stale > 1 else "A row of the CSV file is"
@@ -287,7 +289,7 @@ def _unfinished(
                 seeds = ", ".join(dict.fromkeys(str(cell.seed) for cell in mine))
                 share = f"{len(mine)} of {len(group.of(count))}"
                 lines.append(f"- {group.name}{those}: {share} not begun (seed {seeds})")
-    return [f"{todo} of the cells are not done:\n", *lines, ""] if lines else []
+    return [f"{todo} of the cells {'is' if todo == 1 else 'are'} not done:\n", *lines, ""] if lines else []
 
 
 def _state(cell: Cell, store: Store) -> str:
