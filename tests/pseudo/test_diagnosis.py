@@ -49,6 +49,13 @@ def labels_of(target):
     return out
 
 
+@pytest.fixture(params=["view by view", "in one call"])
+def calls(request, monkeypatch):
+    """As on a CPU, and as on a GPU."""
+    monkeypatch.setattr("logicdiag.pseudo.diagnosis.in_one_call", lambda device: request.param == "in one call")
+
+
+@pytest.mark.usefixtures("calls")
 @pytest.mark.parametrize("strategy", [s for s in STRATEGIES if s != "soft"])
 @pytest.mark.parametrize(
     "options", [{}, {"families": "CD"}, {"families": "C"}, {"root": "free"}, {"rules": ["forall x: ~owl(x)"]}]
@@ -87,10 +94,12 @@ def test_truth_degrees_are_those_of_all_labelled_and_unlabelled_pixels(quantifie
     assert not torch.allclose(target.weight[unlabeled.valid], alone.log_prob.exp())
 
 
+@pytest.mark.usefixtures("calls")
+@pytest.mark.parametrize("families", ["CDE", "CD"])
 @pytest.mark.parametrize("strategy", ["uniform", "predictive", "sampling", "greedy", "soft"])
-def test_how_the_batch_is_cut_does_not_matter(strategy):
+def test_how_the_batch_is_cut_does_not_matter(strategy, families):
     """Two processes: each sums its own pixels up, and gets what is missing from the other."""
-    found = psi(strategy=strategy, weight="posterior")
+    found = psi(strategy=strategy, weight="posterior", families=families)
     unlabeled, labeled = prediction(0, views=4), prediction(1, views=4)
     whole, _ = found(unlabeled, labeled)
     halves = [
@@ -111,7 +120,7 @@ def test_how_the_batch_is_cut_does_not_matter(strategy):
         found.reduce = lambda tensor, others=others: tensor.add_(next(others))
         part, _ = found(*half)
         rows = slice(2 * i, 2 * i + 2)
-        if strategy == "soft":
+        if not found.single_leaf:
             torch.testing.assert_close(part.labels, whole.labels[rows])
         else:
             assert torch.equal(part.leaf, whole.leaf[rows])
@@ -119,6 +128,7 @@ def test_how_the_batch_is_cut_does_not_matter(strategy):
     assert bool(sums[0]) == (strategy not in ("uniform", "predictive"))
 
 
+@pytest.mark.usefixtures("calls")
 def test_draws_are_keyed_by_seed_step_and_slot():
     def leaf(seed=0, step=3, slots=(0, 1)):
         return psi()(prediction(0, step=step, slots=slots, invalid=0, drawn=seed), prediction(1))[0].leaf

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from . import native
 from .schedule import FLIP_FALSE, FLIP_TRUE, KEEP_FALSE, KEEP_TRUE, Automaton, Schedule, Wave
-from .taken import FORBIDDEN, Taken, uniform
+from .taken import FORBIDDEN, Chance, Taken, part_of, uniform
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ def diagnose(
     observed: Bool[Tensor, "n pixels"],
     flip: Float[Tensor, "n pixels"],
     choice: str,
-    generator: torch.Generator | None,
+    generator: Chance,
     expected: bool,
 ) -> Taken:
     """As `paths.diagnose`, for the rows of this automaton; other rows are left as observed."""
@@ -87,7 +87,7 @@ class _Work:
         truth: Bool[Tensor, "rows pixels"],
         flip: Float[Tensor, "rows pixels"],
         choice: str,
-        generator: torch.Generator | None,
+        generator: Chance,
         expected: bool,
     ) -> None:
         self.schedule, self.truth, self.flip = schedule, truth.contiguous(), flip.contiguous()
@@ -119,7 +119,7 @@ class _Work:
         total = weights[self.schedule.final]
         total = torch.log(total) + scale if arithmetic is PRODUCTS else total
         if self.choice == "sample":
-            on = _sweep_down(self.schedule, weights, arithmetic, self.generator)
+            on = _sweep_down(self.schedule, weights, arithmetic, part_of(self.generator, pixels))
         else:
             on = _follow_best(self.schedule, _sweep_up(self.schedule, truth, flip, LIKELIEST)[0])
         flips = _flipped(self.schedule, on)
@@ -207,9 +207,7 @@ def _shares(wave: Wave, weights: Buffer, last: bool = True) -> Iterator[tuple[Fl
         yield torch.exp((way - weights[wave.start : wave.start + len(way)]).clamp_(-700, 0)).mul_(live), count
 
 
-def _sweep_down(
-    schedule: Schedule, weights: Buffer, arithmetic: Arithmetic, generator: torch.Generator | None
-) -> Buffer:
+def _sweep_down(schedule: Schedule, weights: Buffer, arithmetic: Arithmetic, generator: Chance) -> Buffer:
     """1 at every state that a drawn run passes through.
 
     The running sum over the ways of a state repeats the additions of the sweep up, so it ends at exactly the same

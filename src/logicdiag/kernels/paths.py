@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from .layout import ROOT, Layout
-from .taken import FORBIDDEN, Taken, cumulative_choice, first_largest
+from .taken import FORBIDDEN, Chance, Taken, cumulative_choice, first_largest
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def diagnose(
     observed: Bool[Tensor, "n pixels"],
     flip: Float[Tensor, "n pixels"],
     choice: str,
-    generator: torch.Generator | None,
+    generator: Chance,
     expected: bool,
 ) -> Taken:
     """One minimal diagnosis per pixel: drawn with `choice="sample"`, else the likeliest."""

@@ -21,7 +21,7 @@ from ..kernels import paths
 from ..kernels.layout import ROOT, Layout
 from ..kernels.paths import PathProgram
 from ..kernels.schedule import Automaton
-from ..kernels.taken import FORBIDDEN, Taken
+from ..kernels.taken import FORBIDDEN, Chance, Keyed, Taken
 from .automaton import TooLarge, build, side_by_side
 from .enumerate import Weighted, count, enumerate_diagnoses, likeliest
 from .formula import Formula, atoms
@@ -54,7 +54,7 @@ class Program:
         observed: Bool[Tensor, "n pixels"],
         flip: Float[Tensor, "n pixels"],
         choice: str,
-        generator: torch.Generator | None = None,
+        generator: Chance = None,
         expected: bool = False,
         budget: int = 1024,
     ) -> Taken:
@@ -67,12 +67,13 @@ class Program:
             observed.to(flip.dtype) if expected else None,
             None,
         )
-        for part in self.parts:
+        for number, part in enumerate(self.parts):
+            chance = generator.stream(number) if isinstance(generator, Keyed) else generator
             if isinstance(part, Automaton):
-                taken = automata.diagnose(part, observed, flip, choice, generator, expected)
+                taken = automata.diagnose(part, observed, flip, choice, chance, expected)
             else:
                 assert isinstance(part, Search)
-                taken = part.diagnose(observed, flip, choice, generator, expected, budget)
+                taken = part.diagnose(observed, flip, choice, chance, expected, budget)
             rows = list(part.rows)
             whole.revised[rows] = taken.revised[rows]
             whole.log_prob += taken.log_prob

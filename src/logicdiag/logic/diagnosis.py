@@ -10,6 +10,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from ..errors import LogicDiagError, OptionError, ProbabilityError, choose, hint
+from ..kernels.taken import Chance, Keyed
 from .blocks import Block, are_probabilities, blocks, check_shape, keep_freed_memory, not_probabilities
 from .compile import compile_knowledge
 from .explain import Explanation, explain_observation
@@ -103,19 +104,21 @@ class Diagnoser:
         probs: Float[Tensor, "..."],
         dim: int = 1,
         valid: Bool[Tensor, "*pixels"] | None = None,
-        generator: torch.Generator | None = None,
+        generator: Chance = None,
         degrees: Degrees | None = None,
     ) -> Result:
         """Diagnose every pixel. `dim` is the dimension of concepts; pixels that are not `valid` count nowhere.
 
-        The truth degrees are measured over this batch, unless `degrees` brings those of a larger one.
+        The truth degrees are measured over this batch, unless `degrees` brings those of a larger one. Diagnoses are
+        drawn by `generator`; a `Keyed` one has a key for each pixel, so that what is drawn for it does not hang on the
+        others.
         """
         check_shape(probs, dim, self.kb.hierarchy, valid)
         _check_generator(generator, probs)
         measured = dict(degrees) if degrees is not None else {}
         if degrees is None and self.uses_truth_degrees:
             measured = self.truth_degrees(probs, dim, valid)
-        if (fast := self.fast(probs.device)) is not None:
+        if (fast := self.fast(probs.device)) is not None and not isinstance(generator, Keyed):
             trust = self._trust(measured, probs.device, working_dtype(probs))[self._rows_of.to(probs.device)]
             return fast.result(
                 probs, dim, valid, generator, trust, measured, degrees is None and self.uses_truth_degrees
@@ -310,6 +313,9 @@ def _check_budget(budget: int | None, otherwise: str = "") -> None:
         raise OptionError(f"budget is {budget!r}, expected {expected}")
 
 
-def _check_generator(generator: torch.Generator | None, probs: Tensor) -> None:
-    if generator is not None and generator.device.type != probs.device.type:
-        raise OptionError(f"the generator is on {generator.device}, the probabilities are on {probs.device}")
+def _check_generator(generator: Chance, probs: Tensor) -> None:
+    if generator is None:
+        return
+    device = generator.keys.device if isinstance(generator, Keyed) else generator.device
+    if device.type != probs.device.type:
+        raise OptionError(f"the generator is on {device}, the probabilities are on {probs.device}")

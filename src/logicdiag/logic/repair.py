@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from ..kernels.taken import Taken
+from ..kernels.taken import Chance, Keyed, Taken
 from .blocks import Block
 from .compile import Program
 from .knowledge import KnowledgeBase
@@ -76,7 +76,7 @@ class Repair:
     dim: int
     size: int
     """Pixels that are diagnosed at a time."""
-    generator: torch.Generator | None
+    generator: Chance
     waiting: list[tuple[Block, Tensor, Tensor]] = field(default_factory=list)
     """(block, where in it, the rows there) of conflicts that are not diagnosed yet."""
 
@@ -132,7 +132,8 @@ class Repair:
         if not self.waiting:
             return
         rows = self.waiting[0][2] if len(self.waiting) == 1 else torch.cat([entry[2] for entry in self.waiting], 1)
-        done = [self._diagnose(part) for part in rows.split(self.size, 1)]
+        chances = self._chances(rows.shape[1])
+        done = [self._diagnose(part, chance) for part, chance in zip(rows.split(self.size, 1), chances, strict=True)]
         taken = done[0] if len(done) == 1 else _joined(done)
         start = 0
         for block, where, kept in self.waiting:
@@ -141,12 +142,19 @@ class Repair:
             start = stop
         self.waiting.clear()
 
-    def _diagnose(self, rows: Float[Tensor, "n pixels"]) -> Taken:
+    def _chances(self, count: int) -> list[Chance]:
+        """For each of the parts that the waiting pixels are diagnosed in."""
+        if not isinstance(self.generator, Keyed):
+            return [self.generator] * math.ceil(count / self.size)
+        keys = torch.cat([block.pixels(self.generator.keys).index_select(0, where) for block, where, _ in self.waiting])
+        return [Keyed(part) for part in keys.split(self.size)]
+
+    def _diagnose(self, rows: Float[Tensor, "n pixels"], chance: Chance) -> Taken:
         return self.program.diagnose(
             rows > 0.5,
             flip_log_odds(rows, self.trust, self.strategy),
             choice="best" if self.strategy in ("greedy", "soft") else "sample",
-            generator=self.generator,
+            generator=chance,
             expected=self.expected is not None,
             budget=self.budget,
         )

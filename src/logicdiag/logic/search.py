@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ..errors import LogicDiagError
 from ..kernels.layout import Layout
-from ..kernels.taken import Taken, cumulative_choice, first_largest
+from ..kernels.taken import Chance, Taken, cumulative_choice, first_largest, part_of
 from .clauses import Clause, family_clauses, rule_clauses
 from .enumerate import Weighted
 from .formula import Formula
@@ -133,7 +133,7 @@ class Search:
         observed: Bool[Tensor, "n pixels"],
         flip: Float[Tensor, "n pixels"],
         choice: str,
-        generator: torch.Generator | None,
+        generator: Chance,
         expected: bool,
         budget: int,
     ) -> Taken:
@@ -165,7 +165,7 @@ class Search:
         log_prob: Tensor,
         marginal: Tensor | None,
         choice: str,
-        generator: torch.Generator | None,
+        generator: Chance,
     ) -> None:
         """Choose one of the candidate masks at each of some pixels, in place."""
         rows = torch.tensor(self.rows, device=flip.device)
@@ -176,7 +176,9 @@ class Search:
         best = weight.amax(0)
         share = torch.exp(weight - best)
         total = share.sum(0)
-        way = (cumulative_choice(share, generator) if choice == "sample" else first_largest(weight, best)).long()
+        way = (
+            cumulative_choice(share, part_of(generator, pixels)) if choice == "sample" else first_largest(weight, best)
+        ).long()
         log_prob[pixels] = weight.gather(0, way[None])[0] - best - torch.log(total)
         if marginal is not None:
             before = marginal[rows[:, None], pixels]

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..data.views import draws
 from ..errors import choose
+from ..kernels.taken import Keyed
 from ..logic.diagnosis import Degrees, Diagnoser
 from ..logic.fast import Fast
 from ..logic.knowledge import KnowledgeBase
@@ -28,6 +29,13 @@ WEIGHTS = {
     "likelihood": "a pixel counts by the probability of all its labels together, as the outputs have it",
 }
 DRAWN = ("uniform", "predictive", "sampling")
+
+
+def in_one_call(device: torch.device) -> bool:
+    """Whether all views are diagnosed together: a GPU would wait for the launches of each, while on a CPU a generator
+    for each view is faster than keys.
+    """
+    return device.type != "cpu"
 
 
 def takes_one_leaf(knowledge: KnowledgeBase, strategy: str) -> bool:
@@ -135,6 +143,8 @@ class Diagnosis:
     def _diagnose(self, probs: Tensor, p: Prediction, degrees: Degrees) -> Result:
         if self.diagnoser.strategy not in DRAWN:
             return self.diagnoser(probs, 1, p.valid, None, degrees)
+        if in_one_call(probs.device):
+            return self.diagnoser(probs, 1, p.valid, Keyed.of_views(p.plan["seeds"], probs.shape[2:]), degrees)
         results = []
         for i, seed in enumerate(p.plan["seeds"].tolist()):
             generator = torch.Generator(probs.device).manual_seed(seed)
