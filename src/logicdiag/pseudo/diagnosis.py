@@ -144,6 +144,7 @@ class Diagnosis:
         if self.diagnoser.strategy not in DRAWN:
             return self.diagnoser(probs, 1, p.valid, None, degrees)
         if in_one_call(probs.device):
+            probs = probs.transpose(0, 1).contiguous().transpose(0, 1)  # concepts first in memory: one block of pixels
             return self.diagnoser(probs, 1, p.valid, Keyed.of_views(p.plan["seeds"], probs.shape[2:]), degrees)
         results = []
         for i, seed in enumerate(p.plan["seeds"].tolist()):
