@@ -19,7 +19,8 @@ CONFIGS = Path(__file__).parent.parent / "configs"
 RECIPE = CONFIGS / "experiments" / "recipe.yaml"
 SUITE = CONFIGS / "experiments" / "all.yaml"
 WITNESS = CONFIGS / "experiments" / "witness.yaml"
-EXPERIMENTS = sorted({*(CONFIGS / "experiments").glob("*.yaml")} - {RECIPE, WITNESS, SUITE})
+FIRST = CONFIGS / "experiments" / "scenes.yaml"
+EXPERIMENTS = sorted({*(CONFIGS / "experiments").glob("*.yaml")} - {RECIPE, WITNESS, SUITE, FIRST})
 FILES = sorted(file for file in CONFIGS.rglob("*.yaml") if CONFIGS / "experiments" not in file.parents)
 
 
@@ -49,6 +50,7 @@ def test_the_paper(name, crop, lr, encoder):
     assert (c.method.weight, c.psi.q, c.method.teacher_decay, c.method.ramp) == (5, 5, 0, (0, 0))
     assert (c.loss.leaf, c.loss.nodes, c.model.head_bias, c.psi.levels) == (0, "sum", 0, 0)
     assert (c.optimizer.power, c.optimizer.weight_decay, c.optimizer.clip) == (0.9, 5e-4, None)
+    assert (c.optimizer.name, c.loss.balance) == ("sgd", 0)
 
 
 COUNTS = {"voc-animals": [27, 55, 109, 218], "camvid": [12, 23, 46, 92]}
@@ -109,6 +111,22 @@ def test_the_recipe_is_chosen_on_nothing_that_is_reported(file, dataset):
     assert not {cell.config.data.val for cell in cells} & of_tables
     assert e.results_folder.is_relative_to(e.out_folder)
     assert {cell.config.train.steps for cell in cells} == {expand(reported)[0].config.train.steps}
+
+
+def test_a_first_experiment(tmp_path, monkeypatch, capsys):
+    """As its file says, but shorter, and in one process each."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    said = [line.removeprefix("#   ") for line in FIRST.read_text("utf-8").splitlines() if "logicdiag exp" in line]
+    assert len(said) == 3
+    for line in said:
+        program, *words = line.split()
+        assert program == "logicdiag"
+        words = [str(FIRST) if word.endswith(".yaml") else word for word in words]
+        assert main([*words, "train.steps=4", "data.scenes.train=8", "data.scenes.labeled=4"]) == 0
+    told = capsys.readouterr().out
+    assert "| LogicDiag | " in told
+    assert (tmp_path / "runs/scenes/tables/scenes.csv").is_file()
 
 
 @pytest.mark.parametrize("file", [*EXPERIMENTS, RECIPE, WITNESS, SUITE], ids=lambda file: file.stem)
