@@ -250,11 +250,6 @@ def test_validation_without_a_counted_pixel_is_no_best(tmp_path):
             ConfigError,
             "model.decision is path, .* but model.head is flat",
         ),
-        (
-            {"data": {"witness": "labels"}, "method": {"name": "supervised"}},
-            ConfigError,
-            "data.witness is 'labels', .* but method.name is supervised and takes none",
-        ),
     ],
 )
 def test_what_makes_no_sense_is_refused_before_anything_is_written(tmp_path, changes, error, says):

@@ -50,11 +50,6 @@ def check_settings(config: Config) -> None:
     _check_views(d)
     if not 0 <= config.loss.balance <= 1:
         raise ConfigError(f"loss.balance is {config.loss.balance}, expected a number from 0 to 1")
-    if d.witness is not None and not METHODS[config.method.name].needs_unlabeled:
-        raise ConfigError(
-            f"data.witness is {d.witness!r}, which speaks of unlabelled images, but method.name is "
-            f"{config.method.name} and takes none; set data.witness to null, or method.name to another"
-        )
 
 
 def check(config: Config, dataset: Dataset, processes: int = 1) -> None:
