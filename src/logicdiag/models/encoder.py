@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -96,10 +96,10 @@ def _timm_encoder(name: str, output_stride: int) -> Encoder:
     try:
         body = timm.create_model(name, features_only=True, output_stride=output_stride)
     except Exception as error:  # timm's models refuse in many ways: AssertionError, TypeError, ...
-        raise _unfit(name, output_stride, str(error) or "timm offers none of it") from None
+        raise _unfit(name, output_stride, _own_strides(timm, name) or str(error) or "timm offers none of it") from None
     strides, channels = list(body.feature_info.reduction()), list(body.feature_info.channels())
     if 4 not in strides or strides[-1] != output_stride:
-        raise _unfit(name, output_stride, f"its feature maps are at strides {', '.join(map(str, strides))}")
+        raise _unfit(name, output_stride, _at(strides))
     low = len(strides) - 1 - strides[::-1].index(4)
     mean, std = normalisation(name, body.pretrained_cfg)
     return Encoder(
@@ -120,6 +120,18 @@ def normalisation(name: str, config: Mapping[str, Any]) -> tuple[tuple[float, ..
     if "efficientnet_lite" in name:  # (x * 255 - 127) / 128, which timm's configuration rounds to 0.5
         return (127 / 255,) * 3, (128 / 255,) * 3
     return tuple(config["mean"]), tuple(config["std"])
+
+
+def _own_strides(timm: Any, name: str) -> str:
+    """Where the feature maps of a model are that takes no output stride, in words; nothing if it has none."""
+    try:
+        return _at(timm.create_model(name, features_only=True).feature_info.reduction())
+    except Exception:  # as above
+        return ""
+
+
+def _at(strides: Sequence[int]) -> str:
+    return f"its feature maps are at strides {', '.join(map(str, strides))}"
 
 
 def _unfit(name: str, output_stride: int, reason: str) -> OptionError:
