@@ -175,15 +175,6 @@ def test_where_it_is_impossible(changes, world, psi, reason):
         wants_capture(config(**changes), psi(), world)
 
 
-def test_on_a_part_of_a_gpu_steps_run_as_they_are(monkeypatch):
-    monkeypatch.setenv("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "20")
-    assert not wants_capture(config(), Psi(), World(device="cuda"))
-    with pytest.raises(ConfigError, match="train.capture is true, but CUDA_MPS_ACTIVE_THREAD_PERCENTAGE is 20"):
-        wants_capture(config(train={"capture": True}), Psi(), World(device="cuda"))
-    monkeypatch.setenv("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "100")
-    assert wants_capture(config(), Psi(), World(device="cuda"))
-
-
 def test_where_it_is_possible():
     here = World(device="cuda")
     assert wants_capture(config(), Psi(), here)

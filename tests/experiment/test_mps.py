@@ -14,6 +14,7 @@ def machine(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path / "pipes"))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.delenv("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", raising=False)
     return tmp_path
 
 
@@ -33,6 +34,15 @@ def test_no_advice_where_it_helps_nobody(machine, monkeypatch):
     (machine / "pipes").mkdir()
     (machine / "pipes" / "control").touch()
     assert mps.advice(14) is None
+
+
+def test_a_part_of_a_gpu_is_warned_of(machine, monkeypatch):
+    (machine / "pipes").mkdir()
+    (machine / "pipes" / "control").touch()
+    monkeypatch.setenv("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "100")
+    assert mps.advice(14) is None
+    monkeypatch.setenv("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "20")
+    assert mps.advice(14).startswith("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE is 20, and runs on a part of a GPU")
 
 
 def test_where_the_service_is_by_default(machine, monkeypatch):

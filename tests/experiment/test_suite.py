@@ -453,4 +453,6 @@ def test_what_the_tables_have_is_not_done_again(tmp_path, capsys):
     assert [line.split()[0] for line in listed.splitlines()[:-1]] == ["scenes/a/one-seed0", "scenes/b/three-seed0"]
     assert main(["experiment", str(path), "--missing", "--only", "two"]) == 0
     assert "nothing is missing" in capsys.readouterr().err
+    assert main(["experiment", str(path), "--missing", "--only", "two", "--dry-run"]) == 0
+    assert capsys.readouterr().out.startswith("nothing is missing")
     assert not (tmp_path / "scenes").exists()

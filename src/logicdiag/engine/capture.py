@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Protocol
@@ -22,10 +21,6 @@ Batches = Sequence[tuple[Views, Views | None]]
 Move = Callable[[int, Batches, Sequence[Planned]], None]
 """A step: its index, its micro-batches, and their plans."""
 
-MPS_SHARE = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
-"""Of the multi-process service. With 20 (H200, torch 2.11), every captured step gave NaN and the same steps as they are
-did not; why is not known.
-"""
 FIRST = 3
 """Steps that run as they are before one is captured: everything that is made at first use is then there."""
 
@@ -53,8 +48,6 @@ def _reason(config: Config, psi: Psi, here: World) -> str | None:
         return "loss.points are drawn with the help of the host"
     if psi.waits:
         return f"psi.name is {config.psi.name}, which asks the host here"
-    if (share := os.environ.get(MPS_SHARE, "100")) != "100":
-        return f"{MPS_SHARE} is {share}, and steps captured on a part of a GPU were seen to give no numbers"
     return None
 
 

@@ -20,11 +20,11 @@ from .table import (
     Mean,
     counts_of,
     grouped,
-    known_rows,
     markdown,
     mean,
     paired,
     reference_of,
+    reported,
 )
 
 NONE = "–"
@@ -56,9 +56,8 @@ class Side:
 
     @cached_property
     def known(self) -> dict[str, Row]:
-        rows = known_rows(self.e, read(self.e.results_folder / f"{self.e.table}.csv", IDENTITY))
         ours = {cell.key for group in self.groups.values() for cell in group.cells}
-        return {key: row for key, row in rows.items() if key in ours}
+        return {key: row for key, row in reported(self.e).items() if key in ours}
 
     @cached_property
     def measured(self) -> list[Row]:

@@ -20,6 +20,8 @@ from .store import last_step, split_name
 from .suite import Suite, load_suite
 from .task import Task, select, unique
 
+NOTHING = "nothing is missing: the tables have a row of every cell"
+
 
 def run_experiment(
     path: str, changes: Sequence[str], only: Sequence[str], minutes: float | None, missing: bool = False
@@ -33,7 +35,7 @@ def run_experiment(
     suite = load_suite(path, changes)
     tasks = _chosen(suite, only, missing)
     if not tasks:
-        sys.stderr.write("nothing is missing: the tables have a row of every cell\n")
+        sys.stderr.write(f"{NOTHING}\n")
         return 0
     tasks = unique(tasks)
     show = Show()
@@ -50,15 +52,11 @@ def _chosen(suite: Suite, only: Sequence[str], missing: bool) -> list[Task]:
     tasks = select(suite.tasks(), only)
     if not missing:
         return tasks
-    from .rows import read
-    from .table import IDENTITY, known_rows
+    from .table import reported
 
-    reported = {  # in whatever table: they share runs
-        (split_name(e.evaluate), key)
-        for e in suite.experiments
-        for key in known_rows(e, read(e.results_folder / f"{e.table}.csv", IDENTITY))
-    }
-    return [task for task in tasks if (split_name(task.experiment.evaluate), task.cell.key) not in reported]
+    # in whatever table: they share runs
+    there = {(split_name(e.evaluate), key) for e in suite.experiments for key in reported(e)}
+    return [task for task in tasks if (split_name(task.experiment.evaluate), task.cell.key) not in there]
 
 
 def _tell(outcome: Outcome, tasks: Sequence[Task], again: str) -> None:
@@ -84,7 +82,10 @@ def list_cells(path: str, changes: Sequence[str], only: Sequence[str], console: 
     """Every cell: its name, how far it is, and its run folder."""
     suite = load_suite(path, changes)
     tasks = _chosen(suite, only, missing)
-    width = max((len(task.name) for task in tasks), default=0)
+    if not tasks:
+        _say(console, NOTHING)
+        return 0
+    width = max(len(task.name) for task in tasks)
     first: dict[object, str] = {}
     for task in tasks:
         owner, state, run = first.setdefault(task.identity, task.name), task.state(), task.run

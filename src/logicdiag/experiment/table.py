@@ -12,7 +12,7 @@ from ..errors import ConfigError, hint
 from .accuracy import read_pseudo
 from .config import Experiment
 from .grid import COLUMNS, MORE, Cell
-from .rows import Merged, Row, merge, write
+from .rows import Merged, Row, merge, read, write
 from .show import duration
 from .store import Result, Store, last_step, read_result, split_name
 from .tally import SHARES
@@ -138,6 +138,11 @@ def _number(value: float | None) -> str:
 def known_rows(e: Experiment, rows: Iterable[Row]) -> dict[str, Row]:
     """The rows of a CSV file that are of this data set and reported list, by the key of their run."""
     return {row["key"]: row for row in rows if row["dataset"] == e.dataset and row["split"] == split_name(e.evaluate)}
+
+
+def reported(e: Experiment) -> dict[str, Row]:
+    """Those of the file as it is, whoever made the runs."""
+    return known_rows(e, read(e.results_folder / f"{e.table}.csv", IDENTITY))
 
 
 def counts_of(cells: Iterable[Cell]) -> list[int | None]:

@@ -32,8 +32,8 @@ DRAWN = ("uniform", "predictive", "sampling")
 
 
 def in_one_call(device: torch.device) -> bool:
-    """Whether all views are diagnosed together: a GPU would wait for the launches of each, while on a CPU a generator
-    for each view is faster than keys.
+    """Whether all views are diagnosed together: a GPU would wait for the launches of each. A CPU does not, and views
+    have a generator each there.
     """
     return device.type != "cpu"
 
@@ -143,7 +143,7 @@ class Diagnosis:
     def _diagnose(self, probs: Tensor, p: Prediction, degrees: Degrees) -> Result:
         if self.diagnoser.strategy not in DRAWN:
             return self.diagnoser(probs, 1, p.valid, None, degrees)
-        if in_one_call(probs.device):
+        if in_one_call(probs.device) and self.diagnoser.fast(probs.device) is None:
             probs = probs.transpose(0, 1).contiguous().transpose(0, 1)  # concepts first in memory: one block of pixels
             return self.diagnoser(probs, 1, p.valid, Keyed.of_views(p.plan["seeds"], probs.shape[2:]), degrees)
         results = []
