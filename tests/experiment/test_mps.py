@@ -42,7 +42,7 @@ def test_a_part_of_a_gpu_is_warned_of(machine, monkeypatch):
     monkeypatch.setenv("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "100")
     assert mps.advice(14) is None
     monkeypatch.setenv("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "20")
-    assert mps.advice(14).startswith("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE is 20, and runs on a part of a GPU")
+    assert mps.advice(14).startswith("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE is 20, and on a part of a GPU cuDNN")
 
 
 def test_where_the_service_is_by_default(machine, monkeypatch):

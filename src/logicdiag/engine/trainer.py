@@ -24,6 +24,7 @@ from ..models.segmenter import Segmenter, build_model
 from ..pseudo.build import PsiSetting, build_knowledge, build_psi
 from ..pseudo.target import Psi
 from ..pseudo.threshold import Threshold
+from .arithmetic import check_arithmetic
 from .batches import batches_of
 from .capture import FIRST, CudaRecorder, wants_capture
 from .check import check
@@ -57,6 +58,7 @@ class Trainer:
         self, config: Config, dataset: Dataset, here: World, path: Path, base: Path, knowledge: Any = None
     ) -> None:
         check(config, dataset, here.size)
+        check_arithmetic(here.device, config.train.precision)
         self.config, self.here, self.path = config, here, path
         self.dataset = remembered(dataset, config.data.cache, here.size)
         t = config.train

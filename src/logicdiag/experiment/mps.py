@@ -9,15 +9,15 @@ from pathlib import Path
 
 CONTROL = "nvidia-cuda-mps-control"
 SHARE = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
-"""How much of the GPU a process of the service may use. With 20 (H200, torch 2.11) 392 of 396 runs had NaN within their
-first steps, captured or not; those that were run again on the whole GPU had none. Why is not known.
+"""How much of the GPU a process of the service may use. With 20 (H200, torch 2.11, cuDNN 9.19) 392 of 396 runs had
+NaN within their first steps: gradients are wrong there, and `engine.arithmetic` refuses it.
 """
 
 
 def advice(jobs: int) -> str | None:
     """What to do first where runs are to share a GPU: give nobody a part of it, and start the service if it is off."""
     if (share := os.environ.get(SHARE, "100")) != "100":
-        return f"{SHARE} is {share}, and runs on a part of a GPU were seen to diverge at once; unset it if these do"
+        return f"{SHARE} is {share}, and on a part of a GPU cuDNN was seen to compute wrong gradients; unset it"
     if jobs < 2 or shutil.which(CONTROL) is None or os.environ.get("CUDA_VISIBLE_DEVICES") == "":
         return None
     pipes = Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY") or Path(tempfile.gettempdir(), "nvidia-mps"))
