@@ -9,7 +9,7 @@ from ..errors import ConfigError
 from .inference import PRECISIONS
 
 WRONG = 0.02
-"""A relative error that no rounding makes: in bfloat16 it was 0.0017 on a whole H200, 0.33 or more on a fifth of one."""
+"""A relative error that no rounding makes: in bfloat16 0.0017 on a whole H200, 0.33 or more on a fifth."""
 
 
 def check_arithmetic(device: torch.device, precision: str) -> None:
