@@ -49,13 +49,6 @@ def labels_of(target):
     return out
 
 
-@pytest.fixture(params=["view by view", "in one call"])
-def calls(request, monkeypatch):
-    """As on a CPU, and as on a GPU."""
-    monkeypatch.setattr("logicdiag.pseudo.diagnosis.in_one_call", lambda device: request.param == "in one call")
-
-
-@pytest.mark.usefixtures("calls")
 @pytest.mark.parametrize("strategy", [s for s in STRATEGIES if s != "soft"])
 @pytest.mark.parametrize(
     "options", [{}, {"families": "CD"}, {"families": "C"}, {"root": "free"}, {"rules": ["forall x: ~owl(x)"]}]
@@ -94,7 +87,6 @@ def test_truth_degrees_are_those_of_all_labelled_and_unlabelled_pixels(quantifie
     assert not torch.allclose(target.weight[unlabeled.valid], alone.log_prob.exp())
 
 
-@pytest.mark.usefixtures("calls")
 @pytest.mark.parametrize("families", ["CDE", "CD"])
 @pytest.mark.parametrize("strategy", ["uniform", "predictive", "sampling", "greedy", "soft"])
 def test_how_the_batch_is_cut_does_not_matter(strategy, families):
@@ -128,7 +120,6 @@ def test_how_the_batch_is_cut_does_not_matter(strategy, families):
     assert bool(sums[0]) == (strategy not in ("uniform", "predictive"))
 
 
-@pytest.mark.usefixtures("calls")
 def test_draws_are_keyed_by_seed_step_and_slot():
     def leaf(seed=0, step=3, slots=(0, 1)):
         return psi()(prediction(0, step=step, slots=slots, invalid=0, drawn=seed), prediction(1))[0].leaf

@@ -31,13 +31,6 @@ WEIGHTS = {
 DRAWN = ("uniform", "predictive", "sampling")
 
 
-def in_one_call(device: torch.device) -> bool:
-    """Whether all views are diagnosed together: a GPU would wait for the launches of each. A CPU does not, and views
-    have a generator each there.
-    """
-    return device.type != "cpu"
-
-
 def takes_one_leaf(knowledge: KnowledgeBase, strategy: str) -> bool:
     """Whether every repaired label is a path to one leaf."""
     return knowledge.families == "CDE" and knowledge.root_holds and strategy != "soft"
@@ -141,17 +134,10 @@ class Diagnosis:
         return meter.degrees()
 
     def _diagnose(self, probs: Tensor, p: Prediction, degrees: Degrees) -> Result:
-        if self.diagnoser.strategy not in DRAWN:
-            return self.diagnoser(probs, 1, p.valid, None, degrees)
-        if in_one_call(probs.device) and self.diagnoser.fast(probs.device) is None:
-            probs = probs.transpose(0, 1).contiguous().transpose(0, 1)  # concepts first in memory: one block of pixels
-            return self.diagnoser(probs, 1, p.valid, Keyed.of_views(p.plan["seeds"], probs.shape[2:]), degrees)
-        results = []
-        for i, seed in enumerate(p.plan["seeds"].tolist()):
-            generator = torch.Generator(probs.device).manual_seed(seed)
-            one = slice(i, i + 1)
-            results.append(self.diagnoser(probs[one], 1, p.valid[one], generator, degrees))
-        return _together(results)
+        drawn = self.diagnoser.strategy in DRAWN
+        chance = Keyed.of_views(p.plan["seeds"], probs.shape[2:]) if drawn else None
+        probs = probs.transpose(0, 1).contiguous().transpose(0, 1)  # concepts first in memory: all views are one block
+        return self.diagnoser(probs, 1, p.valid, chance, degrees)
 
     def _weight(self, unlabeled: Prediction, result: Result) -> Tensor:
         weight = torch.ones_like(result.log_prob)
@@ -162,19 +148,3 @@ class Diagnosis:
             labels = result.revised.to(weight.dtype)
             weight = torch.exp(-F.binary_cross_entropy_with_logits(logits, labels, reduction="none").sum(1))
         return weight * unlabeled.valid
-
-
-def _together(results: list[Result]) -> Result:
-    def cat(name: str) -> Tensor:
-        return torch.cat([getattr(result, name) for result in results])
-
-    return Result(
-        observed=cat("observed"),
-        revised=cat("revised"),
-        conflict=cat("conflict"),
-        leaf=cat("leaf"),
-        log_prob=cat("log_prob"),
-        expected=None if results[0].expected is None else cat("expected"),
-        exhaustive=cat("exhaustive"),
-        truth_degrees=results[0].truth_degrees,
-    )
