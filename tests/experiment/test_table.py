@@ -226,6 +226,18 @@ def test_a_plot_by_row(tmp_path):
     assert len(np.unique(picture.reshape(-1, 3), axis=0)) > 20
 
 
+def test_a_mean_of_fewer_runs_is_not_drawn_beside_others(tmp_path):
+    e, cells = experiment(tmp_path, grid=[TWO], seeds=[0, 1], **LABELS)
+    here = {(cell.options["name"], cell.labels, cell.seed): cell for cell in cells}
+    finish(e, here["LogicDiag", 2, 0], 40)
+    assert plots._points(make(e, cells)) == {("LogicDiag", 2)}  # all there is
+    finish(e, here["FixMatch, flat", 4, 0], 50)
+    finish(e, here["FixMatch, flat", 4, 1], 51)
+    assert plots._points(make(e, cells)) == {("FixMatch, flat", 4)}
+    finish(e, here["LogicDiag", 2, 1], 41)
+    assert plots._points(make(e, cells)) == {("LogicDiag", 2), ("FixMatch, flat", 4)}
+
+
 def test_error_bars_end_where_shares_do():
     down, up = plots._reach(Mean(10.0, 18.0, 3, 3))
     assert (down, up) == (10.0, 18.0)

@@ -49,9 +49,9 @@ def draw(folder: Path, name: str, e: Experiment, table: ResultTable, measured: S
     written = []
     with plt.rc_context(STYLE):
         if not table.is_empty:
-            path = folder / f"{name}.png"
-            several = sum(any(table.means[g.name, n, "last"].n for g in table.groups) for n in table.labels) > 1
-            figure = (_against_labels if several else _by_row)(plt, e, table)
+            path, points = folder / f"{name}.png", _points(table)
+            several = len({count for _, count in points}) > 1
+            figure = (_against_labels if several else _by_row)(plt, e, table, points)
             written.append(_save(plt, figure, path))
         for labels in sorted({row["labels"] for row in measured}, key=_order):
             path = folder / f"{name}-pseudo{f'-{labels}' if labels else ''}.png"
@@ -95,16 +95,25 @@ def _look(index: int) -> dict[str, Any]:
 
 # ---- mIoU ------------------------------------------------------------------------------------------------------------
 
+Points = set[tuple[str, int | None]]
+"""Names of rows, and numbers of labels."""
 
-def _against_labels(plt: Any, e: Experiment, table: ResultTable) -> Any:
+
+def _points(table: ResultTable) -> Points:
+    """Where all runs are done, since the eye compares a mean of one with a mean of three; where none are, what is."""
+    means = {(g.name, n): table.means[g.name, n, "last"] for g in table.groups for n in table.labels}
+    whole = {point for point, mean in means.items() if mean.n == mean.planned and mean.n}
+    return whole or {point for point, mean in means.items() if mean.n}
+
+
+def _against_labels(plt: Any, e: Experiment, table: ResultTable, points: Points) -> Any:
     figure, axes = plt.subplots(figsize=(WIDTH, 6.2), layout="constrained")
     counts = [count for count in table.labels if count is not None]
-    shown = [g for g in table.groups if any(table.means[g.name, count, "last"].n for count in counts)]
+    shown = [g for g in table.groups if any((g.name, count) in points for count in counts)]
     for index, group in enumerate(table.groups):
         if group not in shown:
             continue
-        means = [(count, table.means[group.name, count, "last"]) for count in counts]
-        means = [(count, mean) for count, mean in means if mean.n]
+        means = [(n, table.means[group.name, n, "last"]) for n in counts if (group.name, n) in points]
         aside = 1.012 ** (shown.index(group) - (len(shown) - 1) / 2)  # so that error bars do not hide each other
         axes.errorbar(
             [count * aside for count, _ in means],
@@ -123,9 +132,9 @@ def _against_labels(plt: Any, e: Experiment, table: ResultTable) -> Any:
     return figure
 
 
-def _by_row(plt: Any, e: Experiment, table: ResultTable) -> Any:
-    count = next(n for n in table.labels if any(table.means[g.name, n, "last"].n for g in table.groups))
-    shown = [g for g in table.groups if table.means[g.name, count, "last"].n]
+def _by_row(plt: Any, e: Experiment, table: ResultTable, points: Points) -> Any:
+    count = next(n for n in table.labels if any(there == n for _, there in points))
+    shown = [g for g in table.groups if (g.name, count) in points]
     figure, axes = plt.subplots(figsize=(WIDTH, 2.2 + 0.45 * len(shown)), layout="constrained")
     for index, which in enumerate(("last", "best")):
         means = [table.means[group.name, count, which] for group in shown]
