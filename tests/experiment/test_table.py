@@ -14,7 +14,7 @@ from logicdiag.errors import ConfigError, DataError
 from logicdiag.experiment import plots
 from logicdiag.experiment.rows import read
 from logicdiag.experiment.store import Store
-from logicdiag.experiment.table import SAME, Mean, make, pseudo_rows
+from logicdiag.experiment.table import SAME, Mean, class_rows, make, pseudo_rows
 
 from .files import experiment, experiment_file, finish
 from .test_grid import LABELS, TWO
@@ -190,6 +190,22 @@ def test_rows_of_pseudo_labels_add_up(tmp_path):
     assert rows_of(found.csv) == []
     found = pseudo_rows(e, cells)
     assert list(rows_of(found.csv)[0])[:8] == ["dataset", "method", "psi", "head", "labels", "seed", "step", "steps"]
+
+
+def test_rows_by_class_are_of_the_last_snapshot(tmp_path):
+    e, cells = experiment(tmp_path, seeds=[0, 1])
+    run = finish(e, cells[0], 40)
+    assert class_rows(e, cells).rows == []
+    assert not class_rows(e, cells).csv.exists()
+    early, late = ({"pixels": 7, "after": share, "precision": None} for share in (0.1, 0.6))
+    moments = [{"step": step, "pixels": 9, "classes": {"owl": s}} for step, s in ((3, early), (6, late))]
+    (run / "pseudo.json").write_text(json.dumps({"images": 2, "of": 2, "moments": moments}))
+    class_rows(e, cells)
+    found = class_rows(e, cells)  # again: nothing is there twice
+    assert rows_of(found.csv) == found.rows
+    [row] = found.rows
+    assert (row["class"], row["step"], row["seed"], row["pixels"]) == ("owl", "6", "0", "7")
+    assert (row["after"], row["before"], row["precision"]) == ("60.0000", "", "")
 
 
 def test_the_command_writes_everything(tmp_path, capsys):

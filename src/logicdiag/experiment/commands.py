@@ -121,11 +121,11 @@ def make_table(path: str, changes: Sequence[str], with_plots: bool, prune: bool,
 
 def _make_one(e: Experiment, with_plots: bool, prune: bool, console: Console) -> None:
     from .plots import draw
-    from .table import make, pseudo_rows
+    from .table import class_rows, make, pseudo_rows
 
     cells = expand(e)
     table = make(e, cells, prune)
-    measured = pseudo_rows(e, cells, prune)
+    measured, by_class = pseudo_rows(e, cells, prune), class_rows(e, cells, prune)
     if table.is_empty:
         _say(console, f"{e.name}: nothing to show yet, no run is done")
         return
@@ -134,7 +134,8 @@ def _make_one(e: Experiment, with_plots: bool, prune: bool, console: Console) ->
     with written_whole([e.results_folder / f"{name}.md"]) as [part]:
         part.write_text(table.markdown, "utf-8")
     _say(console, table.markdown)
-    written = [table.csv, e.results_folder / f"{name}.md", *([measured.csv] if measured.rows else [])]
+    written = [table.csv, e.results_folder / f"{name}.md"]
+    written += [merged.csv for merged in (measured, by_class) if merged.rows]
     if with_plots:
         try:
             written += draw(e.results_folder, name, e, table, measured.rows)

@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ..errors import ConfigError, hint
 from .accuracy import read_pseudo
@@ -164,22 +165,52 @@ def pseudo_rows(e: Experiment, cells: Sequence[Cell], prune: bool = False) -> Me
 
     Shares are in per cent.
     """
-    store, fresh = Store(e.out_folder), []
-    for cell in cells:
-        measured = read_pseudo(store.run(cell))
-        for moment in measured.get("moments", []):
-            shares = {name: _number(None if moment.get(name) is None else 100 * moment[name]) for name in SHARES}
-            values = {**cell.columns(), "step": moment["step"], "steps": cell.config.train.steps, **shares}
-            values |= {"images": measured["images"], "pixels": moment["pixels"]}
-            fresh.append({name: "" if value is None else str(value) for name, value in values.items()})
-    csv = e.results_folder / f"{e.table}-pseudo.csv"
-    rows = merge(csv, fresh, (*IDENTITY, "step"))
+    fresh = [
+        _measured_row(cell, measured, moment, moment["step"])
+        for cell, measured in _measured(e, cells)
+        for moment in measured["moments"]
+    ]
+    return _merged(e, cells, "pseudo", fresh, ("step", "steps", *SHARES), prune)
+
+
+def class_rows(e: Experiment, cells: Sequence[Cell], prune: bool = False) -> Merged:
+    """The same by class of the mask, of the last snapshot of each run."""
+    fresh = [
+        _measured_row(cell, measured, shares, last["step"]) | {"class": name}
+        for cell, measured in _measured(e, cells)
+        for last in measured["moments"][-1:]
+        for name, shares in last.get("classes", {}).items()
+    ]
+    return _merged(e, cells, "pseudo-classes", fresh, ("step", "steps", "class", *SHARES, "precision"), prune)
+
+
+def _measured(e: Experiment, cells: Sequence[Cell]) -> list[tuple[Cell, dict[str, Any]]]:
+    store = Store(e.out_folder)
+    found = ((cell, read_pseudo(store.run(cell))) for cell in cells)
+    return [(cell, measured) for cell, measured in found if measured.get("moments")]
+
+
+def _measured_row(cell: Cell, measured: dict[str, Any], shares: dict[str, Any], step: int) -> Row:
+    values = {**cell.columns(), "step": step, "steps": cell.config.train.steps}
+    values |= {name: _number(None if shares.get(name) is None else 100 * shares[name]) for name in SHARES}
+    if "precision" in shares:
+        values["precision"] = _number(None if shares["precision"] is None else 100 * shares["precision"])
+    values |= {"images": measured["images"], "pixels": shares["pixels"]}
+    return {name: "" if value is None else str(value) for name, value in values.items()}
+
+
+def _merged(
+    e: Experiment, cells: Sequence[Cell], kind: str, fresh: Sequence[Row], columns: Sequence[str], prune: bool
+) -> Merged:
+    csv = e.results_folder / f"{e.table}-{kind}.csv"
+    identity = (*IDENTITY, "step", "class") if "class" in columns else (*IDENTITY, "step")
+    rows = merge(csv, fresh, identity)
     places = {(cell.name, cell.key) for cell in cells}
     ours = [row for row in rows if row["dataset"] == e.dataset and (row["cell"], row["key"]) in places]
     if prune:
         rows = [row for row in rows if row["dataset"] != e.dataset or row in ours]
     if rows or csv.is_file():
-        write(csv, rows, COLUMNS[:6], ("step", "steps", *SHARES, "images", "pixels", "cell", "key"))
+        write(csv, rows, COLUMNS[:6], (*columns, "images", "pixels", "cell", "key"))
     return Merged(csv, ours)
 
 
