@@ -115,6 +115,22 @@ class MutualTester:
             assert torch.equal(changed[own], plain[own]), name
             assert not torch.allclose(changed[other], plain[other]), name
 
+    def test_labels_of_both_kinds_of_views_teach(self):
+        """Of labelled ones, too, which have their true labels beside them."""
+        method = made(self.name)
+        inner, seen = method.summed, []
+
+        def summed(logits, labels, step):
+            for one, value in zip(logits, inner(logits, labels, step), strict=True):
+                [gradient] = torch.autograd.grad(value, one, retain_graph=True)
+                seen.append(gradient.flatten(1).any(1).all())
+            return inner(logits, labels, step)
+
+        method.summed = summed
+        method.losses(a_step(method))
+        assert len(seen) >= 4
+        assert all(seen)
+
     def test_no_gradient_goes_through_a_label(self):
         """With the second network left out of the losses, nothing reaches it."""
         method = made(self.name)

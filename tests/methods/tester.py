@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
+from typing import ClassVar
 
 import pytest
 import torch
@@ -91,6 +92,8 @@ def network(head: str = "hierarchical") -> Segmenter:
 class MethodTester:
     name: str
     parts = ("labeled", "unlabeled")
+    spared: ClassVar[dict[str, tuple[str, ...]]] = {}
+    """Names of parameters, by their beginnings, that a part does not reach."""
     halfway = 1.5
     """Lambda, halfway up a ramp to 3."""
 
@@ -106,6 +109,34 @@ class MethodTester:
                 assert parameter.grad is not None, name
                 assert parameter.grad.isfinite().all(), name
                 assert parameter.grad.any(), name
+
+    @pytest.mark.parametrize(("psi", "head"), ARRANGED)
+    def test_every_part_teaches_every_student(self, psi, head):
+        """By itself: what one part fails to teach, another could hide."""
+        method = made(self.name, psi, head)
+        found = method.losses(a_step(method))
+        for part, value in found.parts.items():
+            for student in method.students:
+                names, parameters = zip(*student.named_parameters(), strict=True)
+                gradients = torch.autograd.grad(value, parameters, retain_graph=True, allow_unused=True)
+                taught = {name for name, g in zip(names, gradients, strict=True) if g is not None and g.any()}
+                assert taught == {name for name in names if not name.startswith(self.spared.get(part, ()))}, part
+
+    @pytest.mark.parametrize(("psi", "head"), ARRANGED)
+    def test_every_view_teaches(self, psi, head):
+        """Each by its own outputs, behind the last batch norm: through it a view would be moved by others alone."""
+        method = made(self.name, psi, head)
+        seen = []
+        for student in method.students:
+            student.classifier.register_forward_hook(
+                lambda _, args, out: seen.append(out) if out.requires_grad and not out.retain_grad() else None
+            )
+        step = a_step(method)
+        method.losses(step).total.backward()
+        assert sum(map(len, seen)) >= len(step.labeled) * method.learned
+        for logits in seen:
+            assert logits.grad is not None
+            assert logits.grad.flatten(1).any(1).all()
 
     def test_what_it_says_of_its_cost(self):
         """Views that go through a network, with and without a way back; and how many networks there are."""

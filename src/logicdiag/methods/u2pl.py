@@ -16,9 +16,10 @@ learned by contrast:
   teacher ranks c among the first r_l of; and unreliable pixels that it ranks c neither among the first r_l nor beyond
   r_h of.
 
-Constants: alpha_0 0.2, lambda_c 0.1, tau 0.5, M 256, N 50, delta_p 0.3, (r_l, r_h) = (3, 20), 256 channels; all are
-options in `method.u2pl`. The paper has lambda = 1, no threshold, and a teacher decay of 0.99. The configurations that
-the authors publish leave lambda_c at 1.
+Constants: alpha_0 0.2, lambda_c 0.1, tau 0.5, M 256 and N 50 (as in the authors' code), delta_p 0.3,
+(r_l, r_h) = (3, 20), 256 channels; all are options in `method.u2pl`. Where there are fewer than r_h classes it leaves
+none out. The paper has lambda = 1, no threshold, and a teacher decay of 0.99. The configurations that the authors
+publish leave lambda_c at 1.
 
 Where ours differs:
 - The pseudo label is psi's and the partition comes on top; pixels that psi leaves out are no anchors. w_t counts by the
