@@ -1,9 +1,11 @@
 """Pages of the documentation that are run, and tables in them that follow the code."""
 
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 from logicdiag.cli import main
 from logicdiag.engine.run import open_run, read_metrics
@@ -51,7 +53,15 @@ def test_the_page_on_methods_tells_of_all():
     assert markdown() in page, "write the output of `logicdiag methods --markdown` there"
     sections = {section.split("\n")[0]: section for section in page.split("\n## ")[1:]}
     for name in METHODS:
-        assert re.search(r"^```\n.+?^```$", sections[name], re.MULTILINE | re.DOTALL), f"{name} has no picture"
+        assert f"](images/methods/{name.replace('+', 'p')}.svg)" in sections[name], f"{name} has no picture"
+
+
+def test_pictures_of_methods_are_what_is_drawn():
+    drawn = runpy.run_path(str(DOCS / "wiring.py"))["pictures"]()
+    assert set(drawn) == {"legend.svg", *(f"{name.replace('+', 'p')}.svg" for name in METHODS)}
+    for name, text in drawn.items():
+        ElementTree.fromstring(text)
+        assert (DOCS / "images" / "methods" / name).read_text("utf-8") == text, "run `python docs/wiring.py`"
 
 
 def test_methods_are_listed(capsys):
