@@ -50,8 +50,14 @@ def wait_for(condition, seconds=60.0):
 
 def test_everything_is_done_and_then_skipped(tmp_path):
     tasks = tasks_of(tmp_path, grid=[{"psi.q": [1]}, {"name": {"same": {"psi.q": 1}}}], seeds=[0, 1])
-    outcome = runner(tasks, jobs=2).run()
+    made = runner(tasks, jobs=2)
+    outcome = made.run()
     assert [task.name for task in outcome.done] == ["psi.q=1-seed0", "psi.q=1-seed1"]
+    told = made.show.console.file.getvalue()
+    for task in outcome.done:
+        found = read_result(task.run)
+        last, best = found.miou(None, "last"), found.miou(None, "best")
+        assert f"{task.name}: done, mIoU {last:.2f} (best {best:.2f})\n" in told
     assert (outcome.failed, outcome.left, outcome.stopped) == ({}, [], "")
     assert sorted(begun(tasks)) == sorted({task.cell.run_name for task in tasks})
     again = runner(tasks).run()

@@ -231,8 +231,9 @@ class Runner:
         if not code and task.state() == "done":
             self.outcome.done.append(task)
             self.expect.learn(one, time.monotonic())
-            last = read_result(task.run).miou(task.experiment.evaluate, "last")
-            self.show.say(f"{task.name}: done{'' if last is None else f', mIoU {last:.2f}'}")
+            found, split = read_result(task.run), task.experiment.evaluate
+            last, best = found.miou(split, "last"), found.miou(split, "best")
+            self.show.say(f"{task.name}: done{'' if last is None else f', mIoU {last:.2f} (best {best:.2f})'}")
             return
         why = last_words(one.log)
         if code is not None and code < 0:
