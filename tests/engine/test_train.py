@@ -402,3 +402,9 @@ def test_a_process_of_its_own(tmp_path):
     assert out == f"done: {tmp_path / 'run'}; next: logicdiag evaluate {tmp_path / 'run'}\n"
     assert "step 1: validation mIoU" in err
     assert "Traceback" not in err
+
+
+def test_an_option_that_the_method_does_not_hear_is_told_of(tmp_path, capsys):
+    train(config(method={"name": "supervised", "u2pl": {"weight": 0.5}}), tmp_path / "run")
+    told = "warning: method.u2pl.weight is 0.5, but u2pl alone looks at it, and method.name is supervised"
+    assert told in capsys.readouterr().err.splitlines()

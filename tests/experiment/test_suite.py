@@ -411,7 +411,9 @@ def test_train_measure_and_show(tmp_path, capsys, monkeypatch):
     out = capsys.readouterr().out
     assert len(re.findall(r"^written: ", out, re.MULTILINE)) == 4
     assert {file.name for file in (tmp_path / "left" / "tables").iterdir()} == {
-        f"{table}{rest}" for table in ("one", "two") for rest in (".csv", "-left.md", "-pseudo.csv")
+        f"{table}{rest}"
+        for table in ("one", "two")
+        for rest in (".csv", "-left.md", "-pseudo.csv", "-pseudo-classes.csv")
     }
     assert main(["experiment", "accuracy", path, where, "tables=[one.yaml]", "train.steps=9"]) == 2
     assert "no run of it is done in" in capsys.readouterr().err

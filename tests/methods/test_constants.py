@@ -6,7 +6,7 @@ import pytest
 
 from logicdiag.methods import ael, fixmatch, mkd, stpp, u2pl, unimatch
 from logicdiag.methods.build import METHODS
-from logicdiag.methods.config import MethodConfig
+from logicdiag.methods.config import AELConfig, MethodConfig, StagesConfig, U2PLConfig, unheard
 
 C = MethodConfig()
 TOLD = [
@@ -41,3 +41,14 @@ def test_a_default(module, words, found, expected):
 def test_how_much_teachers_keep():
     kept = {name: kind.default_decay for name, kind in METHODS.items()}
     assert kept == {name: 0.0 if name == "algorithm1" else 0.996 for name in METHODS}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_options_that_nobody_hears_are_told_of(name):
+    assert unheard(MethodConfig(name)) is None
+    changed = {"u2pl": U2PLConfig(ranks=(2, 7)), "ael": AELConfig(area=0.1), "stages": StagesConfig(anew=False)}
+    told = {part: unheard(MethodConfig(name, **{part: options})) for part, options in changed.items()}
+    heard = {"u2pl": "u2pl", "ael": "ael", "st++": "stages"}.get(name)
+    assert [part for part in told if told[part] is None] == ([heard] if heard else [])
+    expected = f"method.ael.area is 0.1, but ael alone looks at it, and method.name is {name}"
+    assert told["ael"] == (None if name == "ael" else expected)

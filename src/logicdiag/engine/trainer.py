@@ -17,6 +17,7 @@ from ..data.dataset import Dataset
 from ..data.loader import Views
 from ..errors import RunError
 from ..methods.build import METHODS, build_method
+from ..methods.config import unheard
 from ..methods.loss import Loss
 from ..methods.method import Setting
 from ..models.norm import share_batch_norm
@@ -196,8 +197,9 @@ class Trainer:
             batches = self._batches(stack)
             watch = Watch(display.warn)
             display.say(self._told())
-            if (advice := self._advice()) is not None:
-                display.warn(advice)
+            for advice in (self._advice(), unheard(self.config.method)):
+                if advice is not None:
+                    display.warn(advice)
             begun, first = time.perf_counter(), self.done
             ready = first + self.prepare(display.warn)
             stack.enter_context(searched(self.here.device, t.steps >= SEARCH))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from ..errors import ConfigError
 
@@ -132,6 +132,22 @@ class MethodConfig:
 
 OWN = {"u2pl": "u2pl", "ael": "ael", "stages": "st++"}
 """Parts of `MethodConfig`, and the only method that looks at each."""
+
+
+def unheard(config: MethodConfig) -> str | None:
+    """An option that was changed, and that the method does not look at: most likely a mistake.
+
+    >>> unheard(MethodConfig("cps", ael=AELConfig(gamma=1.0)))
+    'method.ael.gamma is 1.0, but ael alone looks at it, and method.name is cps'
+    """
+    for part, name in OWN.items():
+        found = getattr(config, part)
+        for option in fields(found):
+            value = getattr(found, option.name)
+            if config.name != name and value != option.default:
+                where = f"method.{part}.{option.name}"
+                return f"{where} is {value}, but {name} alone looks at it, and method.name is {config.name}"
+    return None
 
 
 @dataclass
