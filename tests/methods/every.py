@@ -55,8 +55,10 @@ def steps(made: Trainer, count: int) -> list[dict[str, float]]:
 
 
 def ran(cell: tuple[str, str, str], here: World) -> list[dict[str, Any]]:
-    """Of u2pl, the contrast of one step beside: in the next, rounding decides which of two pixels is surer."""
-    runs = [(trainer(*cell, here), 3)]
+    """Of u2pl, the contrast of one step beside: in the next, rounding decides which of two pixels is surer. Of st++, as
+    many steps as reach its last stage.
+    """
+    runs = [(trainer(*cell, here), 5 if cell[0] == "st++" else 3)]
     if cell[0] == "u2pl":
         runs.append((trainer(*cell, here, ANCHORED), 1))
     return [
