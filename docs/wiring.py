@@ -170,122 +170,116 @@ def legend() -> Drawing:
     return nodes, [Edge("p", "labels", "loss")]
 
 
+Learned = tuple[str, str, str, str]
+"""A view, what the student says of it, what that learns, and the weight of the loss."""
+
+
+def _student(rows: list[Learned], target: float, column: float = 0, row: float = 0, text: str = "student") -> Drawing:
+    """One pass of a student over several views; their parts are called by the row, those of the first x0, p0 and t0."""
+    name = f"student{row:g}"
+    nodes, edges = {name: Node(column + 0.6, row, "student", text, rows=len(rows))}, []
+    for place, (view, said, learned, weight) in enumerate(rows):
+        number = f"{row + place:g}"
+        nodes |= {
+            f"x{number}": Node(column, row + place, "view", view),
+            f"p{number}": Node(column + 1.5, row + place, "out", said),
+            f"t{number}": Node(target, row + place, "target", learned),
+        }
+        edges += [
+            Edge(f"x{number}", name),
+            Edge(name, f"p{number}"),
+            Edge(f"p{number}", f"t{number}", "loss", weight),
+        ]
+    return nodes, edges
+
+
+def _chain(*nodes: Node) -> Drawing:
+    """One after the other, called by their row and place."""
+    named = {f"{nodes[0].row:g}/{place}": node for place, node in enumerate(nodes)}
+    return named, [Edge(a, b) for a, b in pairwise(named)]
+
+
+def _drawn(*drawings: Drawing, more: tuple[Edge, ...] = ()) -> Drawing:
+    nodes = {name: node for drawing in drawings for name, node in drawing[0].items()}
+    return nodes, [*(edge for drawing in drawings for edge in drawing[1]), *more]
+
+
+AVERAGE = Edge("student0", "2.6/1", "average", "average")
+
+
+def _teacher(row: float, *said: Node) -> Drawing:
+    return _chain(Node(0, row, "view", "u"), Node(0.6, row, "teacher", "teacher"), Node(1.5, row, "psi", "psi"), *said)
+
+
 def supervised() -> Drawing:
-    nodes = {
-        "x": Node(0, 0, "view", "x"),
-        "student": Node(0.6, 0, "student", "student"),
-        "p": Node(1.5, 0, "out", "p"),
-        "y": Node(2.4, 0, "target", "y"),
-    }
-    return nodes, [Edge("x", "student"), Edge("student", "p"), Edge("p", "y", "loss")]
+    return _student([("x", "p", "y", "")], 2.4)
 
 
 def taught(strong: str) -> Drawing:
     """One strong view, which learns what the teacher says of the weak one."""
-    nodes = {
-        "x": Node(0, 0, "view", "x"),
-        "a": Node(0, 1, "view", strong),
-        "u": Node(0, 2.6, "view", "u"),
-        "student": Node(0.6, 0, "student", "student", rows=2),
-        "teacher": Node(0.6, 2.6, "teacher", "teacher"),
-        "p": Node(1.5, 0, "out", "p"),
-        "q": Node(1.5, 1, "out", "p"),
-        "psi": Node(1.5, 2.6, "psi", "psi"),
-        "y": Node(2.4, 0, "target", "y"),
-        "labels": Node(2.4, 1, "target", "labels"),
-        "mixed": Node(2.4, 2.6, "out", f"mixed as {strong} is"),
-    }
-    edges = [
-        *(Edge(a, "student") for a in "xa"),
-        *(Edge("student", b) for b in "pq"),
-        Edge("p", "y", "loss"),
-        Edge("q", "labels", "loss", "lambda"),
-        Edge("u", "teacher"),
-        Edge("teacher", "psi"),
-        Edge("psi", "mixed"),
-        Edge("mixed", "labels"),
-        Edge("student", "teacher", "average", "average"),
-    ]
-    return nodes, edges
+    return _drawn(
+        _student([("x", "p", "y", ""), (strong, "p", "labels", "lambda")], 2.4),
+        _teacher(2.6, Node(2.4, 2.6, "out", f"mixed as {strong} is")),
+        more=(Edge("2.6/3", "t1"), AVERAGE),
+    )
 
 
 def unimatch() -> Drawing:
-    nodes = {
-        "student": Node(0.6, 0, "student", "student", rows=4),
-        "teacher": Node(0.6, 4.6, "teacher", "teacher"),
-        "weak": Node(0, 4.6, "view", "u"),
-        "psi": Node(1.5, 4.6, "psi", "psi"),
-        "labels": Node(3.8, 4.6, "out", "labels"),
-    }
-    views = ("x", "A1(u)", "A2(u)", "u")
-    said = ("p", "p", "p", "p, half of its features dropped")
-    learned = ("y", "labels, mixed as A1(u) is", "labels, mixed as A2(u) is", "labels")
-    edges = []
-    for row, (view, out, target) in enumerate(zip(views, said, learned, strict=True)):
-        nodes |= {
-            f"view{row}": Node(0, row, "view", view),
-            f"p{row}": Node(1.5, row, "out", out),
-            f"target{row}": Node(3.8, row, "target", target),
+    rows = [
+        ("x", "p", "y", ""),
+        ("A1(u)", "p", "labels, mixed as A1(u) is", "lambda / 4"),
+        ("A2(u)", "p", "labels, mixed as A2(u) is", "lambda / 4"),
+        ("u", "p, half of its features dropped", "labels", "lambda / 2"),
+    ]
+    return _drawn(
+        _student(rows, 3.8),
+        _teacher(4.6, Node(3.8, 4.6, "out", "labels")),
+        more=(Edge("4.6/3", "t3"), Edge("student0", "4.6/1", "average", "average")),
+    )
+
+
+def _pair(strong: str, said: str, learned: list[tuple[str, str]], labels: tuple[str, str, str]) -> Drawing:
+    """Two students, of which each learns from the other; below, who makes the labels, of what, and their name.
+
+    In what is learned and said, # is a number, that of the other network and its own.
+    """
+    drawings: list[Drawing] = []
+    for own, other in ((1, 2), (2, 1)):
+        row, middle = (own - 1) * (len(learned) + 0.3), (len(learned) - 1) / 2
+        nodes = {
+            f"x{own}": Node(0, row + middle - 0.5, "view", "x"),
+            f"a{own}": Node(0, row + middle + 0.5, "view", strong),
+            f"s{own}": Node(0.6, row, "student", f"student {own}", rows=len(learned)),
+            f"p{own}": Node(1.6, row + middle, "out", said.replace("#", str(own))),
         }
-        label = ("", "lambda / 4", "lambda / 4", "lambda / 2")[row]
-        edges += [
-            Edge(f"view{row}", "student"),
-            Edge("student", f"p{row}"),
-            Edge(f"p{row}", f"target{row}", "loss", label),
-        ]
-    edges += [Edge("weak", "teacher"), Edge("teacher", "psi"), Edge("psi", "labels"), Edge("labels", "target3")]
-    return nodes, [*edges, Edge("student", "teacher", "average", "average")]
-
-
-def _pair(
-    strong: str, learned: tuple[tuple[tuple[str, str], ...], ...], said: tuple[str, str], labels: Drawing
-) -> Drawing:
-    """Two students, one below the other, with what each learns; below them, where the labels come from."""
-    nodes, edges = dict(labels[0]), list(labels[1])
-    for number, targets in enumerate(learned):
-        row = number * (len(targets) + 0.3)
-        middle = (len(targets) - 1) / 2
-        nodes |= {
-            f"x{number}": Node(0, row + middle - 0.5, "view", "x"),
-            f"a{number}": Node(0, row + middle + 0.5, "view", strong),
-            f"s{number}": Node(0.6, row, "student", f"student {number + 1}", rows=len(targets)),
-            f"p{number}": Node(1.6, row + middle, "out", said[number]),
-        }
-        edges += [Edge(f"{view}{number}", f"s{number}") for view in "xa"]
-        edges.append(Edge(f"s{number}", f"p{number}"))
-        for place, (target, label) in enumerate(targets):
-            nodes[f"t{number}{place}"] = Node(3.6, row + place, "target", target)
-            edges.append(Edge(f"p{number}", f"t{number}{place}", "loss", label))
-    return nodes, edges
-
-
-def _labelling(first: float, kind: str, view: str, names: tuple[str, str]) -> Drawing:
-    nodes, edges = {}, []
-    for number, name in enumerate(names):
-        row = first + number
-        nodes |= {
-            f"u{number}": Node(0, row, "view", view),
-            f"n{number}": Node(0.6, row, kind, f"{kind} {number + 1}"),
-            f"psi{number}": Node(1.6, row, "psi", "psi"),
-            f"mix{number}": Node(2.2, row, "out", "mixed as the views are"),
-            f"name{number}": Node(3.6, row, "target", name),
-        }
-        chain = ("u", "n", "psi", "mix", "name")
-        edges += [Edge(f"{a}{number}", f"{b}{number}") for a, b in pairwise(chain)]
-    return nodes, edges
+        edges = [Edge(f"x{own}", f"s{own}"), Edge(f"a{own}", f"s{own}"), Edge(f"s{own}", f"p{own}")]
+        for place, (target, weight) in enumerate(learned):
+            nodes[f"t{own}{place}"] = Node(3.6, row + place, "target", target.replace("#", str(other)))
+            edges.append(Edge(f"p{own}", f"t{own}{place}", "loss", weight))
+        drawings.append((nodes, edges))
+    kind, views, name = labels
+    for own in (1, 2):
+        row = 2 * len(learned) + own - 0.2
+        drawings.append(
+            _chain(
+                Node(0, row, "view", views),
+                Node(0.6, row, kind, f"{kind} {own}"),
+                Node(1.6, row, "psi", "psi"),
+                Node(2.2, row, "out", "mixed as the views are"),
+                Node(3.6, row, "target", name.replace("#", str(own))),
+            )
+        )
+    return _drawn(*drawings)
 
 
 def cps() -> Drawing:
-    learned = tuple((("y, of x", ""), (f"labels {other}; of x, psi(p{other})", "lambda")) for other in (2, 1))
-    return _pair("M(u)", learned, ("p1", "p2"), _labelling(4.8, "student", "u", ("labels 1", "labels 2")))
+    learned = [("y, of x", ""), ("labels #; of x, psi(p#)", "lambda")]
+    return _pair("M(u)", "p#", learned, ("student", "u", "labels #"))
 
 
 def mkd() -> Drawing:
-    learned = tuple(
-        (("y, of x", ""), (f"labels T{other}", "1.5 lambda"), (f"psi(p{other})", "lambda")) for other in (2, 1)
-    )
-    said = ("p1, features of A(u) dropped", "p2, features of A(u) dropped")
-    return _pair("A(u)", learned, said, _labelling(6.9, "teacher", "x, u", ("labels T1", "labels T2")))
+    learned = [("y, of x", ""), ("labels T#", "1.5 lambda"), ("psi(p#)", "lambda")]
+    return _pair("A(u)", "p#, features of A(u) dropped", learned, ("teacher", "x, u", "labels T#"))
 
 
 def u2pl() -> Drawing:
@@ -331,98 +325,41 @@ def u2pl() -> Drawing:
 
 
 def ael() -> Drawing:
-    nodes = {
-        "px": Node(0, 0, "view", "P(x)"),
-        "a": Node(0, 1, "view", "A(u)"),
-        "u": Node(0, 2.6, "view", "u"),
-        "student": Node(0.6, 0, "student", "student", rows=2),
-        "teacher": Node(0.6, 2.6, "teacher", "teacher"),
-        "p": Node(1.5, 0, "out", "p"),
-        "q": Node(1.5, 1, "out", "p"),
-        "psi": Node(1.5, 2.6, "psi", "psi"),
-        "y": Node(4.0, 0, "target", "P(y)"),
-        "labels": Node(4.0, 1, "target", "labels"),
-        "sampled": Node(2.3, 2.6, "out", "sampled pixels,"),
-        "mixed": Node(4.0, 2.6, "out", "mixed as A(u) is"),
-        "sure": Node(0, 4, "out", "how sure p is of each class where it is true"),
-        "bank": Node(2.3, 4, "store", "bank"),
-        "rates": Node(3.05, 4, "out", "class to cut for A, class to paste for P, rate of sampling"),
-    }
-    edges = [
-        *(Edge(view, "student") for view in ("px", "a")),
-        *(Edge("student", out) for out in "pq"),
-        Edge("p", "y", "loss"),
-        Edge("q", "labels", "loss", "lambda, weighed by (max p of the teacher)^2"),
-        Edge("u", "teacher"),
-        Edge("teacher", "psi"),
-        Edge("psi", "sampled"),
-        Edge("sampled", "mixed"),
-        Edge("mixed", "labels"),
-        Edge("sure", "bank"),
-        Edge("bank", "rates"),
-        Edge("student", "teacher", "average", "average"),
-    ]
-    return nodes, edges
+    weight = "lambda, weighed by (max p of the teacher)^2"
+    return _drawn(
+        _student([("P(x)", "p", "P(y)", ""), ("A(u)", "p", "labels", weight)], 4.0),
+        _teacher(2.6, Node(2.3, 2.6, "out", "sampled pixels,"), Node(4.0, 2.6, "out", "mixed as A(u) is")),
+        _chain(
+            Node(0, 4, "out", "how sure p is of each class where it is true"),
+            Node(2.3, 4, "store", "bank"),
+            Node(3.05, 4, "out", "class to cut for A, class to paste for P, rate of sampling"),
+        ),
+        more=(Edge("2.6/4", "t1"), AVERAGE),
+    )
 
 
 def stpp() -> Drawing:
-    nodes: dict[str, Node] = {}
-    edges: list[Edge] = []
-    for stage, row in ((1, 0.0), (2, 1.6), (3, 5.2)):
-        nodes |= {
-            f"stage{stage}": Node(0, row, "out", f"{stage}."),
-            f"x{stage}": Node(0.35, row, "view", "x"),
-            f"s{stage}": Node(0.95, row, "student", "new student", rows=1 if stage == 1 else 2),
-            f"p{stage}": Node(2.0, row, "out", "p"),
-            f"y{stage}": Node(2.9, row, "target", "y"),
-        }
-        edges += [
-            Edge(f"x{stage}", f"s{stage}"),
-            Edge(f"s{stage}", f"p{stage}"),
-            Edge(f"p{stage}", f"y{stage}", "loss"),
+    labelled = ("x", "p", "y", "")
+    drawings = [_student([labelled], 2.9, 0.35, 0, "new student"), _chain(Node(0, 0, "out", "1."))]
+    more = []
+    for stage, row, which in ((2, 1.6, "the stable half"), (3, 5.2, "all images")):
+        drawings += [
+            _student([labelled, ("A(u)", "p", "labels", "lambda")], 2.9, 0.35, row, "new student"),
+            _chain(
+                Node(0.35, row + 2.2, "view", "u"),
+                Node(0.95, row + 2.2, "frozen", f"frozen, of {stage - 1}."),
+                Node(1.9, row + 2.2, "psi", "psi"),
+                Node(2.9, row + 2.2, "out", "mixed as A(u) is"),
+            ),
+            _chain(Node(0, row, "out", f"{stage}.")),
+            _chain(Node(3.6, row + 1, "out", f"u: {which}")),
         ]
-        if stage == 1:
-            continue
-        which = "the stable half" if stage == 2 else "all images"
-        nodes |= {
-            f"a{stage}": Node(0.35, row + 1, "view", "A(u)"),
-            f"q{stage}": Node(2.0, row + 1, "out", "p"),
-            f"labels{stage}": Node(2.9, row + 1, "target", "labels"),
-            f"u{stage}": Node(0.35, row + 2.2, "view", "u"),
-            f"frozen{stage}": Node(0.95, row + 2.2, "frozen", f"frozen, of {stage - 1}."),
-            f"psi{stage}": Node(2.0, row + 2.2, "psi", "psi"),
-            f"mix{stage}": Node(2.9, row + 2.2, "out", "mixed as A(u) is"),
-            f"which{stage}": Node(4.0, row + 1, "out", f"u: {which}"),
-        }
-        edges += [
-            Edge(f"a{stage}", f"s{stage}"),
-            Edge(f"s{stage}", f"q{stage}"),
-            Edge(f"q{stage}", f"labels{stage}", "loss", "lambda"),
-            Edge(f"u{stage}", f"frozen{stage}"),
-            Edge(f"frozen{stage}", f"psi{stage}"),
-            Edge(f"psi{stage}", f"mix{stage}"),
-            Edge(f"mix{stage}", f"labels{stage}"),
-        ]
-    return nodes, edges
+        more.append(Edge(f"{row + 2.2:g}/3", f"t{row + 1:g}"))
+    return _drawn(*drawings, more=tuple(more))
 
 
 def algorithm1() -> Drawing:
-    nodes = {
-        "x": Node(0, 0, "view", "x"),
-        "u": Node(0, 1, "view", "u"),
-        "student": Node(0.6, 0, "student", "student", rows=2),
-        "p": Node(1.5, 0, "out", "p, of x"),
-        "q": Node(1.5, 1, "out", "p, of both"),
-        "y": Node(2.7, 0, "target", "y"),
-        "labels": Node(2.7, 1, "target", "psi(p)"),
-    }
-    edges = [
-        *(Edge(view, "student") for view in "xu"),
-        *(Edge("student", out) for out in "pq"),
-        Edge("p", "y", "loss"),
-        Edge("q", "labels", "loss", "lambda"),
-    ]
-    return nodes, edges
+    return _student([("x", "p, of x", "y", ""), ("u", "p, of both", "psi(p)", "lambda")], 2.7)
 
 
 PICTURES: dict[str, Drawing] = {

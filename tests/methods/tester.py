@@ -127,10 +127,14 @@ class MethodTester:
         """Each by its own outputs, behind the last batch norm: through it a view would be moved by others alone."""
         method = made(self.name, psi, head)
         seen = []
+
+        def hook(_, args, out):
+            if out.requires_grad:
+                out.retain_grad()
+                seen.append(out)
+
         for student in method.students:
-            student.classifier.register_forward_hook(
-                lambda _, args, out: seen.append(out) if out.requires_grad and not out.retain_grad() else None
-            )
+            student.classifier.register_forward_hook(hook)
         step = a_step(method)
         method.losses(step).total.backward()
         assert sum(map(len, seen)) >= len(step.labeled) * method.learned

@@ -166,22 +166,23 @@ def pseudo_rows(e: Experiment, cells: Sequence[Cell], prune: bool = False) -> Me
     Shares are in per cent.
     """
     fresh = [
-        _measured_row(cell, measured, moment, moment["step"])
+        _measured_row(cell, measured, moment, SHARES) | {"step": str(moment["step"])}
         for cell, measured in _measured(e, cells)
         for moment in measured["moments"]
     ]
-    return _merged(e, cells, "pseudo", fresh, ("step", "steps", *SHARES), prune)
+    return _merged(e, cells, "pseudo", fresh, ("step",), SHARES, prune)
 
 
 def class_rows(e: Experiment, cells: Sequence[Cell], prune: bool = False) -> Merged:
     """The same by class of the mask, of the last snapshot of each run."""
+    shares = (*SHARES, "precision")
     fresh = [
-        _measured_row(cell, measured, shares, last["step"]) | {"class": name}
+        _measured_row(cell, measured, found, shares) | {"step": str(last["step"]), "class": name}
         for cell, measured in _measured(e, cells)
         for last in measured["moments"][-1:]
-        for name, shares in last.get("classes", {}).items()
+        for name, found in last.get("classes", {}).items()
     ]
-    return _merged(e, cells, "pseudo-classes", fresh, ("step", "steps", "class", *SHARES, "precision"), prune)
+    return _merged(e, cells, "pseudo-classes", fresh, ("step", "class"), shares, prune)
 
 
 def _measured(e: Experiment, cells: Sequence[Cell]) -> list[tuple[Cell, dict[str, Any]]]:
@@ -190,27 +191,31 @@ def _measured(e: Experiment, cells: Sequence[Cell]) -> list[tuple[Cell, dict[str
     return [(cell, measured) for cell, measured in found if measured.get("moments")]
 
 
-def _measured_row(cell: Cell, measured: dict[str, Any], shares: dict[str, Any], step: int) -> Row:
-    values = {**cell.columns(), "step": step, "steps": cell.config.train.steps}
-    values |= {name: _number(None if shares.get(name) is None else 100 * shares[name]) for name in SHARES}
-    if "precision" in shares:
-        values["precision"] = _number(None if shares["precision"] is None else 100 * shares["precision"])
-    values |= {"images": measured["images"], "pixels": shares["pixels"]}
+def _measured_row(cell: Cell, measured: dict[str, Any], found: dict[str, Any], shares: Sequence[str]) -> Row:
+    values = {**cell.columns(), "steps": cell.config.train.steps}
+    values |= {name: _number(None if found.get(name) is None else 100 * found[name]) for name in shares}
+    values |= {"images": measured["images"], "pixels": found["pixels"]}
     return {name: "" if value is None else str(value) for name, value in values.items()}
 
 
 def _merged(
-    e: Experiment, cells: Sequence[Cell], kind: str, fresh: Sequence[Row], columns: Sequence[str], prune: bool
+    e: Experiment,
+    cells: Sequence[Cell],
+    kind: str,
+    fresh: Sequence[Row],
+    of_run: Sequence[str],
+    shares: Sequence[str],
+    prune: bool,
 ) -> Merged:
+    """`of_run`: what tells the rows of one run apart."""
     csv = e.results_folder / f"{e.table}-{kind}.csv"
-    identity = (*IDENTITY, "step", "class") if "class" in columns else (*IDENTITY, "step")
-    rows = merge(csv, fresh, identity)
+    rows = merge(csv, fresh, (*IDENTITY, *of_run))
     places = {(cell.name, cell.key) for cell in cells}
     ours = [row for row in rows if row["dataset"] == e.dataset and (row["cell"], row["key"]) in places]
     if prune:
         rows = [row for row in rows if row["dataset"] != e.dataset or row in ours]
     if rows or csv.is_file():
-        write(csv, rows, COLUMNS[:6], (*columns, "images", "pixels", "cell", "key"))
+        write(csv, rows, COLUMNS[:6], (*of_run, "steps", *shares, "images", "pixels", "cell", "key"))
     return Merged(csv, ours)
 
 
