@@ -164,7 +164,6 @@ class Waits:
         ({}, World(0, 2, "cuda"), Psi, "this run has 2 processes"),
         ({"train": {"accumulate": 2}}, World(device="cuda"), Psi, "train.accumulate is 2"),
         ({"train": {"precision": "fp16"}}, World(device="cuda"), Psi, "train.precision is fp16"),
-        ({"loss": {"points": 50}}, World(device="cuda"), Psi, "loss.points"),
         ({}, World(device="cuda"), Waits, "psi.name is diagnosis"),
     ],
 )
@@ -240,6 +239,12 @@ def test_a_step_reads_nothing_back(monkeypatch, method, head, optimizer):
         steps(trainer(**changes), 2)
 
 
+@pytest.mark.parametrize("by", ["random", "uncertain"])
+def test_points_are_chosen_without_reading_back(monkeypatch, by):
+    with nothing_read_in_steps(monkeypatch):
+        steps(trainer(**STILL, loss={"points": 50, "points_by": by}), 2)
+
+
 # ---- on a GPU --------------------------------------------------------------------------------------------------------
 
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
@@ -256,6 +261,17 @@ def on_gpu(**changes):
 def test_captured_steps_on_a_gpu_are_the_steps(method):
     changes = {"method": {"name": method, "teacher_decay": DECAY.get(method, 0.5), "ramp": [0.0, 1.0]}}
     plain, captured = on_gpu(train={"capture": False}, **changes), on_gpu(train={"capture": True}, **changes)
+    captured.stepper.capture_with(CudaRecorder(captured.here.device), pytest.fail)
+    for one, other in zip(steps(plain, 8), steps(captured, 8), strict=True):
+        assert one == pytest.approx(other, rel=0.02)
+    assert captured.stepper.capture.captured is not None
+
+
+@gpu
+@pytest.mark.parametrize("by", ["random", "uncertain"])
+def test_captured_steps_on_a_gpu_choose_the_same_points(by):
+    loss = {"points": 50, "points_by": by}
+    plain, captured = on_gpu(train={"capture": False}, loss=loss), on_gpu(train={"capture": True}, loss=loss)
     captured.stepper.capture_with(CudaRecorder(captured.here.device), pytest.fail)
     for one, other in zip(steps(plain, 8), steps(captured, 8), strict=True):
         assert one == pytest.approx(other, rel=0.02)

@@ -181,10 +181,10 @@ def test_uncertain_points_are_three_quarters_unsure(points):
 
 
 def test_certainty():
-    hierarchical = torch.tensor([[3.0, -0.2], [-2.0, 9.0]])
-    assert certainty(hierarchical, "hierarchical").tolist() == pytest.approx([2.0, 0.2])
-    assert certainty(hierarchical, "flat").tolist() == pytest.approx([5.0, 9.2])
-    assert certainty(hierarchical[:1], "flat").tolist() == [0, 0]
+    logits = torch.tensor([[[3.0, -0.2], [-2.0, 9.0]]])
+    assert certainty(logits, "hierarchical")[0].tolist() == pytest.approx([2.0, 0.2])
+    assert certainty(logits, "flat")[0].tolist() == pytest.approx([5.0, 9.2])
+    assert certainty(logits[:, :1], "flat").tolist() == [[0, 0]]
 
 
 @pytest.mark.parametrize(

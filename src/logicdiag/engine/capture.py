@@ -44,8 +44,6 @@ def _reason(config: Config, psi: Psi, here: World) -> str | None:
         return f"train.accumulate is {t.accumulate}, and steps of one part alone can be captured"
     if t.precision == "fp16":
         return "train.precision is fp16, whose loss scale is decided on the host"
-    if config.loss.points is not None:
-        return "loss.points are drawn with the help of the host"
     if psi.waits:
         return f"psi.name is {config.psi.name}, which asks the host here"
     return None

@@ -15,6 +15,7 @@ from ..data.views import draws
 from ..errors import ConfigError, choose
 from ..kernels.gpu import fuses
 from ..kernels.layout import ROOT
+from ..kernels.taken import Keyed
 from ..logic.hierarchy import Hierarchy
 from ..logic.leaves import Leaves
 from ..plan import Plan, Planned
@@ -137,20 +138,16 @@ class Loss:
 
     @torch.no_grad()
     def _points(self, logits: Tensor, plan: Planned) -> Int64[Tensor, "b points"]:
-        count, pixels = int(self.config.points or 0), logits[0, 0].numel()
-        chosen = []
-        for view, seed in zip(logits, plan["seeds"].tolist(), strict=True):
-            generator = torch.Generator(view.device).manual_seed(seed)
-            order = torch.randperm(pixels, generator=generator, device=view.device)
-            if self.config.points_by == "random":
-                chosen.append(order[:count])
-                continue
-            unsure = int(UNCERTAIN * count)
-            offered = order[: OVERSAMPLED * count]
-            least_sure = offered[certainty(view.flatten(1)[:, offered], self.head).argsort()[:unsure]]
-            left = order[~torch.isin(order, least_sure)]
-            chosen.append(torch.cat([least_sure, left[pixels - count :]]))  # of the order's end, which nobody weighed
-        return torch.stack(chosen)
+        count = int(self.config.points or 0)
+        turn = Keyed.of_views(plan["seeds"], logits[0, 0].shape).numbers(1).view(len(logits), -1)
+        order = turn.argsort(dim=1, stable=True)
+        if self.config.points_by == "random":
+            return order[:, :count]
+        unsure = int(UNCERTAIN * count)
+        offered = order[:, : OVERSAMPLED * count]
+        least_sure = offered.gather(1, certainty(at_points(logits, offered), self.head).argsort(1)[:, :unsure])
+        left = turn.scatter(1, least_sure, -1).argsort(dim=1, stable=True)  # the least sure come first
+        return torch.cat([least_sure, left[:, left.shape[1] - count + unsure :]], 1)
 
 
 def path_table(h: Hierarchy) -> Int64[Tensor, "leaves depth"]:
@@ -180,11 +177,11 @@ def one_of(scores: Float[Tensor, "b leaf ..."], right: Bool[Tensor, "b leaf ..."
     return scores.logsumexp(1) - scores.masked_fill(~right, -torch.inf).logsumexp(1)
 
 
-def certainty(logits: Float[Tensor, "c ..."], head: str) -> Float[Tensor, "..."]:
+def certainty(logits: Float[Tensor, "b c ..."], head: str) -> Float[Tensor, "b ..."]:
     """How sure a prediction is: how far the nearest output is from even, or the best leaf from the second."""
     if head == "hierarchical":
-        return logits.abs().amin(0)
-    if logits.shape[0] == 1:
-        return torch.zeros_like(logits[0])
-    best = logits.topk(2, dim=0).values
-    return best[0] - best[1]
+        return logits.abs().amin(1)
+    if logits.shape[1] == 1:
+        return torch.zeros_like(logits[:, 0])
+    best = logits.topk(2, dim=1).values
+    return best[:, 0] - best[:, 1]
