@@ -210,6 +210,19 @@ def test_nothing_labelled_and_nothing_valid():
         ({"levels": 0.9, "name": "threshold"}, "flat", ConfigError, "psi.levels is 0.9, but model.head is flat"),
         ({"levels": 0.9, "families": "CD"}, "hierarchical", ConfigError, "psi.levels is 0.9, which needs one leaf"),
         ({"levels": 0.9, "strategy": "soft"}, "hierarchical", ConfigError, "psi.levels is 0.9, which needs one leaf"),
+        (
+            {"levels": 0.9, "target": "concepts"},
+            "hierarchical",
+            ConfigError,
+            "psi.levels is 0.9.*psi.target is concepts",
+        ),
+        (
+            {"name": "threshold", "target": "concepts"},
+            "flat",
+            ConfigError,
+            "psi.target is concepts, but model.head is flat",
+        ),
+        ({"target": "concept"}, "hierarchical", OptionError, "psi.target is 'concept'.*did you mean 'concepts'"),
         ({"levels": 1.5}, "hierarchical", ConfigError, "psi.levels is 1.5, expected a number from 0 to 1, or null"),
     ],
 )

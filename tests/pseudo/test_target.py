@@ -1,8 +1,12 @@
+from dataclasses import replace
+
 import pytest
 import torch
 
 import logicdiag as ld
 from logicdiag.errors import ConfigError
+from logicdiag.pseudo.build import PsiSetting, build_knowledge, build_psi
+from logicdiag.pseudo.config import PsiConfig
 from logicdiag.pseudo.target import Prediction, Target
 from logicdiag.pseudo.threshold import Threshold
 
@@ -93,3 +97,27 @@ def test_only_some_pixels_of_a_target():
     found = target.only(torch.tensor([[[True, False]]]))
     assert found.weight.tolist() == [[[0.5, 0.0]]]
     assert found.leaf is target.leaf
+
+
+@pytest.mark.parametrize("name", ["threshold", "diagnosis"])
+def test_concept_by_concept_says_the_same(name):
+    """What is taken and how much it counts stay; a path is written out."""
+    by = {}
+    for target in ("leaf", "concepts"):
+        config = PsiConfig(name=name, target=target, levels=0.0, threshold=0.5, strategy="greedy")
+        psi = build_psi(PsiSetting(config, build_knowledge(config, H), "hierarchical"))
+        unlabeled = prediction([[0.9, 0.2, 0.8, 0.1], [0.4, 0.3, 0.1, 0.9], [0.6, 0.4, 0.3, 0.4]], flat=False)
+        by[target], _ = psi(replace(unlabeled, plan={"seeds": torch.tensor([3])}), NOTHING)
+    leaf, concepts = by["leaf"], by["concepts"]
+    assert (leaf.labels, concepts.leaf) == (None, None)
+    assert torch.equal(leaf.weight, concepts.weight)
+    paths = {0: [1, 1, 0, 0], 1: [1, 0, 1, 0], 2: [0, 0, 0, 1]}
+    assert concepts.labels[0, :, 0].T.tolist() == [paths[int(i)] for i in leaf.leaf.flatten()]
+    assert len(set(leaf.leaf.flatten().tolist())) > 1
+
+
+def test_labels_that_are_no_path_stay_what_they_are():
+    config = PsiConfig(target="concepts", families="C", strategy="greedy")
+    psi = build_psi(PsiSetting(config, build_knowledge(config, H), "hierarchical"))
+    target, _ = psi(replace(prediction([[0.9, 0.8, 0.8, 0.1]], flat=False), plan={"seeds": torch.tensor([3])}), NOTHING)
+    assert target.labels.flatten().tolist() == [1, 1, 1, 0]

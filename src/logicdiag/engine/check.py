@@ -20,6 +20,7 @@ from ..methods.features import FeatureDropout
 from ..methods.loss import POINTS_BY, REDUCTIONS
 from ..models.segmenter import HEADS
 from ..pseudo.build import PSI, refuse_flat
+from ..pseudo.concepts import TARGETS
 from ..pseudo.diagnosis import WEIGHTS
 from .config import Config
 from .inference import PRECISIONS, SMALLEST
@@ -87,6 +88,7 @@ def _check_names(c: Config) -> None:
     for key, value, offered in (
         ("method.name", c.method.name, METHODS),
         ("psi.name", c.psi.name, PSI),
+        ("psi.target", c.psi.target, TARGETS),
         ("psi.strategy", c.psi.strategy, STRATEGIES),
         ("psi.weight", c.psi.weight, WEIGHTS),
         ("psi.root", c.psi.root, ROOTS),

@@ -43,6 +43,8 @@ LISTS = ("labeled", "unlabeled", "val", "witness")
 """Settings of `data` that may name files, and say what is learned."""
 ELSEWHERE = tuple(key for key in MAY_MOVE if key not in [f"data.{name}" for name in LISTS])
 """Settings that say where and how fast a run is done, and not what is learned."""
+ADDED: dict[tuple[str, str], object] = {("data", "witness"): None, ("psi", "target"): "leaf"}
+"""Settings that came later, and what all runs had before: with it a run has the key that it had."""
 KEY = 10
 """Hexadecimal digits of a key."""
 
@@ -106,8 +108,9 @@ def key_of(config: Config, dataset: str) -> str:
     for key, method in OWN.items():
         if method != config.method.name:
             settings["method"].pop(key)
-    if settings["data"]["witness"] is None:
-        settings["data"].pop("witness")
+    for (part, key), as_before in ADDED.items():
+        if settings[part][key] == as_before:
+            settings[part].pop(key)
     text = json.dumps([dataset, settings], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:KEY]
 

@@ -13,6 +13,7 @@ from ..logic.diagnosis import Diagnoser
 from ..logic.hierarchy import Hierarchy
 from ..logic.knowledge import KnowledgeBase
 from ..logic.leaves import Leaves
+from .concepts import TARGETS, Concepts
 from .config import PsiConfig
 from .diagnosis import Diagnosis, takes_one_leaf
 from .levels import SureLevels
@@ -73,8 +74,9 @@ def build_psi(setting: PsiSetting) -> Psi:
 def _build(setting: PsiSetting) -> Psi:
     psi = PSI[choose("psi.name", setting.config.name, PSI)](setting)
     levels = _levels(setting)
+    leaves = Leaves(setting.knowledge.hierarchy, setting.decision)
     if levels == 0:
-        return psi
+        return Concepts(psi, leaves) if _by_concepts(setting) else psi
     if setting.head != "hierarchical":
         raise ConfigError(
             f"psi.levels is {levels}, but model.head is {setting.head} and has one level; set model.head to "
@@ -85,7 +87,23 @@ def _build(setting: PsiSetting) -> Psi:
             f"psi.levels is {levels}, which needs one leaf a pixel: psi.families CDE, psi.root asserted, and a "
             "psi.strategy other than soft; or set psi.levels to 0"
         )
-    return SureLevels(psi, Leaves(setting.knowledge.hierarchy, setting.decision), levels)
+    if _by_concepts(setting):
+        raise ConfigError(
+            f"psi.levels is {levels}, which learns the beginning of a path to a leaf, but psi.target is concepts; set "
+            "psi.levels to 0, or psi.target to leaf"
+        )
+    return SureLevels(psi, leaves, levels)
+
+
+def _by_concepts(s: PsiSetting) -> bool:
+    if choose("psi.target", s.config.target, TARGETS) == "leaf":
+        return False
+    if s.head != "hierarchical":
+        raise ConfigError(
+            f"psi.target is concepts, but model.head is {s.head} and learns leaves; set model.head to hierarchical, or "
+            "psi.target to leaf"
+        )
+    return True
 
 
 def _levels(s: PsiSetting) -> float:
@@ -93,7 +111,8 @@ def _levels(s: PsiSetting) -> float:
     c = s.config
     if c.levels is not None:
         return c.levels
-    return SURE if c.name == "diagnosis" and takes_one_leaf(s.knowledge, c.strategy) else 0.0
+    one_leaf = c.name == "diagnosis" and c.target == "leaf" and takes_one_leaf(s.knowledge, c.strategy)
+    return SURE if one_leaf else 0.0
 
 
 def _threshold(s: PsiSetting) -> Psi:

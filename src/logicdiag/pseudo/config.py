@@ -16,7 +16,11 @@ class PsiConfig:
     levels: float | None = None
     """With the hierarchical head: of each pixel only the levels are learned whose concept is at least this likely among
     the leaves and what is above them; a pixel with none does not count. 0: all levels of every pixel that counts (the
-    paper); null: 0.95 for a diagnosis that takes one leaf (families CDE, root asserted, not soft), else 0.
+    paper); null: 0.95 for a diagnosis that takes one leaf (families CDE, root asserted, not soft; target leaf), else 0.
+    """
+    target: str = "leaf"
+    """leaf: a path, where psi takes one leaf, so that `loss.leaf` comes on top; or concepts: each label by itself, as
+    where labels need be no path. So families of rules are compared by one loss. It goes with all levels.
     """
     strategy: str = "sampling"
     """diagnosis: uniform, predictive, greedy, sampling or soft."""
