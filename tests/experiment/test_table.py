@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+import shutil
 import sys
 
 import numpy as np
@@ -122,6 +123,33 @@ def test_results_add_up(tmp_path):
     assert "2 rows of the CSV file are of other settings" in table.markdown
     make(changed, now, prune=True)
     assert [row["dataset"] for row in rows_of(table.csv)] == ["others", "scenes"]
+
+
+def test_rows_have_the_names_that_cells_have_now(tmp_path):
+    """A run that is not on disk any more, in a table whose rows were renamed."""
+    e, cells = experiment(tmp_path, grid=[{"rules": {"all": None}}])
+    run = finish(e, cells[0], 40)
+    measured(run, 0.6, 0.7)
+    make(e, cells)
+    pseudo_rows(e, cells)
+    shutil.rmtree(run)
+    some = {"psi.q": 3}
+    renamed, now = experiment(tmp_path, grid=[{"families": {"all": some, "all, as before": None, "again": None}}])
+    finish(renamed, now[0], 50)
+    table = make(renamed, now)
+    rows = [(row["families"], row["miou_last"], row["cell"], row["key"]) for row in rows_of(table.csv)]
+    assert rows == [
+        ("all", "50.0000", now[0].name, now[0].key),
+        ("all, as before", "40.0000", now[1].name, cells[0].key),
+        ("again", "40.0000", now[2].name, cells[0].key),
+    ]
+    assert "rules" not in rows_of(table.csv)[0]
+    assert "other settings" not in table.markdown
+    found = pseudo_rows(renamed, now)
+    assert [(row["cell"], row["step"], row["after"]) for row in found.rows] == [
+        (cell.name, step, after) for step, after in (("3", "60.0000"), ("6", "70.0000")) for cell in now[1:]
+    ]
+    assert found.rows == rows_of(found.csv)
 
 
 def test_one_run_in_two_rows(tmp_path):

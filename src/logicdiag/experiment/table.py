@@ -81,7 +81,7 @@ def make(e: Experiment, cells: Sequence[Cell], prune: bool = False) -> ResultTab
     results = {cell.key: read_result(store.run(cell)) for cell in cells}
     fresh = [row_of(cell, results[cell.key], e) for cell in cells if results[cell.key].is_done(e.evaluate)]
     csv = e.results_folder / f"{e.table}.csv"
-    rows = merge(csv, fresh, IDENTITY)
+    rows = _as_called_now(e, cells, merge(csv, fresh, IDENTITY), IDENTITY, (*COLUMNS, *MORE))
     ours = {(cell.name, cell.key) for cell in cells}
     stale = [row for row in rows if row["dataset"] == e.dataset and (row["cell"], row["key"]) not in ours]
     if prune:
@@ -107,6 +107,33 @@ def make(e: Experiment, cells: Sequence[Cell], prune: bool = False) -> ResultTab
     text += _notes(known, cells, results, len(stale))
     text += _unfinished(groups, labels, known, store)
     return ResultTable(csv, groups, labels, means, "\n".join(text) + "\n")
+
+
+def _as_called_now(
+    e: Experiment, cells: Sequence[Cell], rows: Sequence[Row], identity: Sequence[str], figures: Sequence[str]
+) -> list[Row]:
+    """Rows of a run whose cell has another name by now have that; `figures` are the columns that say no name."""
+
+    def which(row: Row) -> tuple[str, ...]:
+        return tuple(row.get(name, "") for name in identity)
+
+    names: dict[str, list[Cell]] = {}
+    for cell in cells:
+        names.setdefault(cell.key, []).append(cell)
+    old = [
+        row
+        for row in rows
+        if row["dataset"] == e.dataset
+        and row["key"] in names
+        and row["cell"] not in [cell.name for cell in names[row["key"]]]
+    ]
+    found = {which(row): row for row in rows if row not in old}
+    for row in old:
+        kept = {name: value for name, value in row.items() if name in figures}
+        for cell in names[row["key"]]:
+            now = kept | {name: str(value) for name, value in cell.columns().items() if value is not None}
+            found.setdefault(which(now), now)
+    return list(found.values())
 
 
 def row_of(cell: Cell, result: Result, e: Experiment) -> Row:
@@ -209,13 +236,14 @@ def _merged(
 ) -> Merged:
     """`of_run`: what tells the rows of one run apart."""
     csv = e.results_folder / f"{e.table}-{kind}.csv"
-    rows = merge(csv, fresh, (*IDENTITY, *of_run))
+    identity, last = (*IDENTITY, *of_run), (*of_run, "steps", *shares, "images", "pixels", "cell", "key")
+    rows = _as_called_now(e, cells, merge(csv, fresh, identity), identity, (*COLUMNS[:6], *last))
     places = {(cell.name, cell.key) for cell in cells}
     ours = [row for row in rows if row["dataset"] == e.dataset and (row["cell"], row["key"]) in places]
     if prune:
         rows = [row for row in rows if row["dataset"] != e.dataset or row in ours]
     if rows or csv.is_file():
-        write(csv, rows, COLUMNS[:6], (*of_run, "steps", *shares, "images", "pixels", "cell", "key"))
+        write(csv, rows, COLUMNS[:6], last)
     return Merged(csv, ours)
 
 
