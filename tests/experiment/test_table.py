@@ -152,6 +152,31 @@ def test_rows_have_the_names_that_cells_have_now(tmp_path):
     assert found.rows == rows_of(found.csv)
 
 
+def test_tables_share_the_rows_of_runs(tmp_path):
+    """What another table has of the same run counts here, under this table's name, where this one has nothing."""
+    first, cells = experiment(tmp_path, "table=first", grid=[{"name": {"LogicDiag": None}}])
+    run = finish(first, cells[0], 40)
+    measured(run, 0.6)
+    make(first, cells)
+    pseudo_rows(first, cells)
+    shutil.rmtree(run)
+    second, ours = experiment(tmp_path, "table=second", grid=[{"psi.q": [5, 3]}])
+    foreign, _ = experiment(tmp_path, "table=first", "evaluate=test", grid=[{"name": {"LogicDiag": None}}])
+    assert ours[0].key == cells[0].key
+    for others in ([], [second], [foreign]):
+        assert make(second, ours, others=others).is_empty
+        assert pseudo_rows(second, ours, others=others).rows == []
+    table = make(second, ours, others=[first, second])
+    assert [(row["psi.q"], row["miou_last"], row["cell"]) for row in rows_of(table.csv)] == [
+        ("5", "40.0000", ours[0].name)
+    ]
+    assert "name" not in rows_of(table.csv)[0]
+    [row] = pseudo_rows(second, ours, others=[first, second]).rows
+    assert (row["cell"], row["after"]) == (ours[0].name, "60.0000")
+    finish(second, ours[0], 50)
+    assert make(second, ours, others=[first]).means["psi.q = 5", None, "last"].mean == pytest.approx(50)
+
+
 def test_one_run_in_two_rows(tmp_path):
     e, cells = experiment(tmp_path, grid=[{"psi.q": [5]}, {"name": {"LogicDiag": None}}])
     finish(e, cells[0], 40)

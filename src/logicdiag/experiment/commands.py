@@ -107,7 +107,7 @@ def make_table(path: str, changes: Sequence[str], with_plots: bool, prune: bool,
     # The page is of the suite as its file has it, whatever part of it is made now; its mistakes come before any work.
     page = Page(suite.page, load_suite(path)) if suite.page else None
     for e in suite.experiments:
-        _make_one(e, with_plots, prune, console)
+        _make_one(e, suite.experiments, with_plots, prune, console)
     if page is None:
         return 0
     if page.is_empty:
@@ -119,13 +119,13 @@ def make_table(path: str, changes: Sequence[str], with_plots: bool, prune: bool,
     return 0
 
 
-def _make_one(e: Experiment, with_plots: bool, prune: bool, console: Console) -> None:
+def _make_one(e: Experiment, others: Sequence[Experiment], with_plots: bool, prune: bool, console: Console) -> None:
     from .plots import draw
     from .table import class_rows, make, pseudo_rows
 
     cells = expand(e)
-    table = make(e, cells, prune)
-    measured, by_class = pseudo_rows(e, cells, prune), class_rows(e, cells, prune)
+    table = make(e, cells, prune, others)
+    measured, by_class = pseudo_rows(e, cells, prune, others), class_rows(e, cells, prune, others)
     if table.is_empty:
         _say(console, f"{e.name}: nothing to show yet, no run is done")
         return

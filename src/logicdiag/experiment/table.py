@@ -75,13 +75,13 @@ class ResultTable:
         return not any(mean.n for mean in self.means.values())
 
 
-def make(e: Experiment, cells: Sequence[Cell], prune: bool = False) -> ResultTable:
-    """Merge what is on disk into the CSV file, and make the table of both."""
+def make(e: Experiment, cells: Sequence[Cell], prune: bool = False, others: Sequence[Experiment] = ()) -> ResultTable:
+    """Merge what is on disk, and what `others` have of the same runs, into the CSV file, and make the table of all."""
     store = Store(e.out_folder)
     results = {cell.key: read_result(store.run(cell)) for cell in cells}
     fresh = [row_of(cell, results[cell.key], e) for cell in cells if results[cell.key].is_done(e.evaluate)]
     csv = e.results_folder / f"{e.table}.csv"
-    rows = _as_called_now(e, cells, merge(csv, fresh, IDENTITY), IDENTITY, (*COLUMNS, *MORE))
+    rows = _all_rows(e, cells, others, "", fresh, IDENTITY, (*COLUMNS, *MORE))
     ours = {(cell.name, cell.key) for cell in cells}
     stale = [row for row in rows if row["dataset"] == e.dataset and (row["cell"], row["key"]) not in ours]
     if prune:
@@ -109,28 +109,39 @@ def make(e: Experiment, cells: Sequence[Cell], prune: bool = False) -> ResultTab
     return ResultTable(csv, groups, labels, means, "\n".join(text) + "\n")
 
 
-def _as_called_now(
-    e: Experiment, cells: Sequence[Cell], rows: Sequence[Row], identity: Sequence[str], figures: Sequence[str]
+def _all_rows(
+    e: Experiment,
+    cells: Sequence[Cell],
+    others: Sequence[Experiment],
+    kind: str,
+    fresh: Sequence[Row],
+    identity: Sequence[str],
+    figures: Sequence[str],
 ) -> list[Row]:
-    """Rows of a run whose cell has another name by now have that; `figures` are the columns that say no name."""
+    """Those of the CSV file, fresh ones, and those that other tables have of runs that they share with this one.
+
+    Rows of a run whose cell is called otherwise, now or here, get this name; `figures` are the columns that say none.
+    """
 
     def which(row: Row) -> tuple[str, ...]:
         return tuple(row.get(name, "") for name in identity)
 
-    names: dict[str, list[Cell]] = {}
+    def file(of: Experiment) -> Path:
+        return of.results_folder / f"{of.table}{kind}.csv"
+
+    named: dict[str, list[Cell]] = {}
     for cell in cells:
-        names.setdefault(cell.key, []).append(cell)
-    old = [
-        row
-        for row in rows
-        if row["dataset"] == e.dataset
-        and row["key"] in names
-        and row["cell"] not in [cell.name for cell in names[row["key"]]]
-    ]
-    found = {which(row): row for row in rows if row not in old}
-    for row in old:
+        named.setdefault(cell.key, []).append(cell)
+    rows = merge(file(e), fresh, identity)
+    shared = [row for row in rows if row["dataset"] == e.dataset and row["key"] in named]
+    otherwise = [row for row in shared if row["cell"] not in [cell.name for cell in named[row["key"]]]]
+    found = {which(row): row for row in rows if row not in otherwise}
+    for other in others:
+        if (other.dataset, other.evaluate) == (e.dataset, e.evaluate) and file(other) != file(e):
+            otherwise += [r for r in read(file(other), identity) if r["dataset"] == e.dataset and r["key"] in named]
+    for row in otherwise:
         kept = {name: value for name, value in row.items() if name in figures}
-        for cell in names[row["key"]]:
+        for cell in named[row["key"]]:
             now = kept | {name: str(value) for name, value in cell.columns().items() if value is not None}
             found.setdefault(which(now), now)
     return list(found.values())
@@ -187,7 +198,7 @@ def grouped(cells: Iterable[Cell], pool: Sequence[str]) -> list[Group]:
     return [Group(name, tuple(members)) for name, members in found.items()]
 
 
-def pseudo_rows(e: Experiment, cells: Sequence[Cell], prune: bool = False) -> Merged:
+def pseudo_rows(e: Experiment, cells: Sequence[Cell], prune: bool = False, others: Sequence[Experiment] = ()) -> Merged:
     """How good pseudo labels were: one row for each snapshot of each run, merged into a CSV file of their own.
 
     Shares are in per cent.
@@ -197,10 +208,10 @@ def pseudo_rows(e: Experiment, cells: Sequence[Cell], prune: bool = False) -> Me
         for cell, measured in _measured(e, cells)
         for moment in measured["moments"]
     ]
-    return _merged(e, cells, "pseudo", fresh, ("step",), SHARES, prune)
+    return _merged(e, cells, others, "pseudo", fresh, ("step",), SHARES, prune)
 
 
-def class_rows(e: Experiment, cells: Sequence[Cell], prune: bool = False) -> Merged:
+def class_rows(e: Experiment, cells: Sequence[Cell], prune: bool = False, others: Sequence[Experiment] = ()) -> Merged:
     """The same by class of the mask, of the last snapshot of each run."""
     shares = (*SHARES, "precision")
     fresh = [
@@ -209,7 +220,7 @@ def class_rows(e: Experiment, cells: Sequence[Cell], prune: bool = False) -> Mer
         for last in measured["moments"][-1:]
         for name, found in last.get("classes", {}).items()
     ]
-    return _merged(e, cells, "pseudo-classes", fresh, ("step", "class"), shares, prune)
+    return _merged(e, cells, others, "pseudo-classes", fresh, ("step", "class"), shares, prune)
 
 
 def _measured(e: Experiment, cells: Sequence[Cell]) -> list[tuple[Cell, dict[str, Any]]]:
@@ -228,6 +239,7 @@ def _measured_row(cell: Cell, measured: dict[str, Any], found: dict[str, Any], s
 def _merged(
     e: Experiment,
     cells: Sequence[Cell],
+    others: Sequence[Experiment],
     kind: str,
     fresh: Sequence[Row],
     of_run: Sequence[str],
@@ -237,7 +249,7 @@ def _merged(
     """`of_run`: what tells the rows of one run apart."""
     csv = e.results_folder / f"{e.table}-{kind}.csv"
     identity, last = (*IDENTITY, *of_run), (*of_run, "steps", *shares, "images", "pixels", "cell", "key")
-    rows = _as_called_now(e, cells, merge(csv, fresh, identity), identity, (*COLUMNS[:6], *last))
+    rows = _all_rows(e, cells, others, f"-{kind}", fresh, identity, (*COLUMNS[:6], *last))
     places = {(cell.name, cell.key) for cell in cells}
     ours = [row for row in rows if row["dataset"] == e.dataset and (row["cell"], row["key"]) in places]
     if prune:
