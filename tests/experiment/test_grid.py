@@ -7,6 +7,7 @@ import yaml
 
 from logicdiag.cli import main
 from logicdiag.errors import LogicDiagError
+from logicdiag.experiment import grid
 from logicdiag.experiment.config import load_experiment
 from logicdiag.experiment.grid import expand, key_of
 from logicdiag.experiment.task import select, unique
@@ -85,6 +86,15 @@ def test_names_keep_their_plus_at_the_end(tmp_path):
     _, cells = experiment(tmp_path, grid=[{"name": rows}])
     assert [cell.name for cell in cells] == ["st-seed0", "st++-seed0", "rules-seed0"]
     assert cells[1].run_name.startswith("st++-diagnosis-")
+
+
+def test_settings_that_came_later_change_a_key_where_they_are_set(tmp_path, monkeypatch):
+    _, (before,) = experiment(tmp_path, "psi.levels=0")
+    for change in ("psi.target=concepts", "data.witness=labels"):
+        _, (changed,) = experiment(tmp_path, "psi.levels=0", change)
+        assert changed.key != before.key, change
+    monkeypatch.setattr(grid, "ADDED", {})
+    assert key_of(before.config, before.dataset) != before.key  # left out, where they are as they were
 
 
 def test_options_of_another_method_are_not_in_a_key(tmp_path):
