@@ -147,7 +147,7 @@ def test_rows_have_the_names_that_cells_have_now(tmp_path):
     assert "other settings" not in table.markdown
     found = pseudo_rows(renamed, now)
     assert [(row["cell"], row["step"], row["after"]) for row in found.rows] == [
-        (cell.name, step, after) for step, after in (("3", "60.0000"), ("6", "70.0000")) for cell in now[1:]
+        (cell.name, step, after) for cell in now[1:] for step, after in (("3", "60.0000"), ("6", "70.0000"))
     ]
     assert found.rows == rows_of(found.csv)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,13 +17,6 @@ Row = dict[str, str]
 class Merged:
     csv: Path
     rows: list[Row]
-
-
-def merge(path: Path, rows: Iterable[Row], identity: Sequence[str]) -> list[Row]:
-    """The rows of a file and new ones; of two with the same identity the new one counts."""
-    found = {tuple(row.get(name, "") for name in identity): row for row in read(path, identity)}
-    found |= {tuple(row.get(name, "") for name in identity): row for row in rows}
-    return list(found.values())
 
 
 def read(path: Path, needed: Sequence[str] = ()) -> list[Row]:

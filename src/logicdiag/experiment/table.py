@@ -13,7 +13,7 @@ from ..errors import ConfigError, hint
 from .accuracy import read_pseudo
 from .config import Experiment
 from .grid import COLUMNS, MORE, Cell
-from .rows import Merged, Row, merge, read, write
+from .rows import Merged, Row, read, write
 from .show import duration
 from .store import Result, Store, last_step, read_result, split_name
 from .tally import SHARES
@@ -87,8 +87,6 @@ def make(e: Experiment, cells: Sequence[Cell], prune: bool = False, others: Sequ
     if prune:
         rows = [row for row in rows if row not in stale]
         stale = []
-    place = {(cell.name, cell.key): number for number, cell in enumerate(cells)}
-    rows.sort(key=lambda row: (row["dataset"], place.get((row["cell"], row["key"]), len(place))))
     if rows or csv.is_file():
         write(csv, rows, COLUMNS, MORE)
     known, groups, labels = known_rows(e, rows), grouped(cells, e.pool), counts_of(cells)
@@ -118,33 +116,32 @@ def _all_rows(
     identity: Sequence[str],
     figures: Sequence[str],
 ) -> list[Row]:
-    """Those of the CSV file, fresh ones, and those that other tables have of runs that they share with this one.
+    """Fresh ones, those of the CSV file, and those that other tables have of the same runs; of two the first counts.
 
-    Rows of a run whose cell is called otherwise, now or here, get this name; `figures` are the columns that say none.
+    A run's rows are those of every cell that has its key, whatever they were called; `figures` are the columns that
+    say no name.
     """
-
-    def which(row: Row) -> tuple[str, ...]:
-        return tuple(row.get(name, "") for name in identity)
-
-    def file(of: Experiment) -> Path:
-        return of.results_folder / f"{of.table}{kind}.csv"
-
     named: dict[str, list[Cell]] = {}
     for cell in cells:
         named.setdefault(cell.key, []).append(cell)
-    rows = merge(file(e), fresh, identity)
-    shared = [row for row in rows if row["dataset"] == e.dataset and row["key"] in named]
-    otherwise = [row for row in shared if row["cell"] not in [cell.name for cell in named[row["key"]]]]
-    found = {which(row): row for row in rows if row not in otherwise}
-    for other in others:
-        if (other.dataset, other.evaluate) == (e.dataset, e.evaluate) and file(other) != file(e):
-            otherwise += [r for r in read(file(other), identity) if r["dataset"] == e.dataset and r["key"] in named]
-    for row in otherwise:
+    files = [of.results_folder / f"{of.table}{kind}.csv" for of in (e, *others) if _same_runs(e, of)]
+    rows = [*fresh, *(row for file in dict.fromkeys(files) for row in read(file, identity))]
+    found: dict[tuple[str, ...], Row] = {}
+    for row in rows:
         kept = {name: value for name, value in row.items() if name in figures}
-        for cell in named[row["key"]]:
+        for cell in named.get(row["key"], []) if row["dataset"] == e.dataset else []:
             now = kept | {name: str(value) for name, value in cell.columns().items() if value is not None}
-            found.setdefault(which(now), now)
-    return list(found.values())
+            found.setdefault(tuple(now.get(name, "") for name in identity), now)
+    place = {(cell.name, cell.key): number for number, cell in enumerate(cells)}
+    strangers = [row for row in read(files[0]) if row["dataset"] != e.dataset or row["key"] not in named]
+    return sorted(
+        [*found.values(), *strangers],
+        key=lambda row: (row["dataset"], place.get((row["cell"], row["key"]), len(place))),
+    )
+
+
+def _same_runs(e: Experiment, other: Experiment) -> bool:
+    return (other.dataset, other.evaluate) == (e.dataset, e.evaluate)
 
 
 def row_of(cell: Cell, result: Result, e: Experiment) -> Row:

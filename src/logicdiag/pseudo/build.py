@@ -73,10 +73,10 @@ def build_psi(setting: PsiSetting) -> Psi:
 
 def _build(setting: PsiSetting) -> Psi:
     psi = PSI[choose("psi.name", setting.config.name, PSI)](setting)
-    levels = _levels(setting)
+    levels, by_concepts = _levels(setting), _by_concepts(setting)
     leaves = Leaves(setting.knowledge.hierarchy, setting.decision)
     if levels == 0:
-        return Concepts(psi, leaves) if _by_concepts(setting) else psi
+        return Concepts(psi, leaves) if by_concepts else psi
     if setting.head != "hierarchical":
         raise ConfigError(
             f"psi.levels is {levels}, but model.head is {setting.head} and has one level; set model.head to "
@@ -87,7 +87,7 @@ def _build(setting: PsiSetting) -> Psi:
             f"psi.levels is {levels}, which needs one leaf a pixel: psi.families CDE, psi.root asserted, and a "
             "psi.strategy other than soft; or set psi.levels to 0"
         )
-    if _by_concepts(setting):
+    if by_concepts:
         raise ConfigError(
             f"psi.levels is {levels}, which learns the beginning of a path to a leaf, but psi.target is concepts; set "
             "psi.levels to 0, or psi.target to leaf"
