@@ -25,19 +25,25 @@ NEARLY_ALL = -1e-6
 
 
 class Witnessed(Around):
-    """`concepts` are those that the witness weighs against their siblings."""
+    """`concepts` are those that the witness weighs against their siblings. `share`: siblings share what their parent
+    has where nothing is said of them, too.
+    """
 
-    def __init__(self, psi: Psi, hierarchy: Hierarchy, concepts: Sequence[str], head: str) -> None:
+    def __init__(self, psi: Psi, hierarchy: Hierarchy, concepts: Sequence[str], head: str, share: bool = False) -> None:
         super().__init__(psi)
-        self.weighing = Weighing(hierarchy, concepts, head)
+        self.share, self.nodes = share, len(hierarchy)
+        self.weighing = Weighing(hierarchy, concepts, head, share)
 
     @torch.no_grad()
     def __call__(self, unlabeled: Prediction, labeled: Prediction) -> tuple[Target, Statistics]:
-        if unlabeled.heard is None:
-            return self.psi(unlabeled, labeled)
-        if self.weighing.device != unlabeled.logits.device:  # once: every move makes the device wait
-            self.weighing.to(unlabeled.logits.device)
-        return self.psi(unlabeled.saying(self.weighing(unlabeled.logits.float(), unlabeled.heard)), labeled)
+        logits, heard = unlabeled.logits, unlabeled.heard
+        if heard is None:
+            if not self.share:
+                return self.psi(unlabeled, labeled)
+            heard = logits.new_zeros(len(logits), self.nodes, dtype=torch.float32)
+        if self.weighing.device != logits.device:  # once: every move makes the device wait
+            self.weighing.to(logits.device)
+        return self.psi(unlabeled.saying(self.weighing(logits.float(), heard)), labeled)
 
 
 class Weighing(nn.Module):
@@ -49,10 +55,19 @@ class Weighing(nn.Module):
     >>> weighed = Weighing(h, ["bird", "cat"], "hierarchical")(logits, heard)
     >>> [round(float(p), 3) for p in weighed.sigmoid().flatten()]
     [0.881, 0.661, 0.22, 0.5]
+
+    With `share`, all siblings that have a parent share what it has, by their own odds where nothing is heard:
+
+    >>> shared = Weighing(h, [], "hierarchical", share=True)(logits, torch.zeros(1, 4))
+    >>> [round(float(p), 3) for p in shared.sigmoid().flatten()]
+    [0.881, 0.44, 0.44, 0.5]
     """
 
-    def __init__(self, hierarchy: Hierarchy, concepts: Sequence[str], head: str) -> None:
+    def __init__(self, hierarchy: Hierarchy, concepts: Sequence[str], head: str, share: bool = False) -> None:
         super().__init__()
+        self.share = share
+        if share:
+            concepts = [name for name in hierarchy.names if name in concepts or hierarchy.parent(name) is not None]
         leaves = Leaves(hierarchy)
         # for each concept 1 where a channel is of it, or of something below it
         below = leaves.above.T if head == "hierarchical" else leaves.under
@@ -63,11 +78,11 @@ class Weighing(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        return next(self.buffers()).device
+        return next(self.buffers(), torch.empty(0)).device  # a hierarchy of one level has no siblings to share
 
     def forward(self, logits: Float[Tensor, "b c h w"], heard: Float[Tensor, "b n"]) -> Float[Tensor, "b c h w"]:
         for group in self.groups:
-            logits = logits + group(logits, heard)
+            logits = logits + group(logits, heard, self.share and group.has_parent)
         return logits
 
 
@@ -76,17 +91,20 @@ class _Group(nn.Module, ABC):
 
     group: Tensor
     below: Tensor
+    has_parent: bool
 
     def __init__(self, hierarchy: Hierarchy, concepts: Sequence[str], below: Tensor) -> None:
         super().__init__()
+        self.has_parent = hierarchy.parent(concepts[0]) is not None
         group = torch.tensor([hierarchy.index(name) for name in concepts])
         self.register_buffer("group", group, persistent=False)
         self.register_buffer("below", below[group].clone(), persistent=False)
 
-    def forward(self, logits: Tensor, heard: Tensor) -> Tensor:
+    def forward(self, logits: Tensor, heard: Tensor, share: bool) -> Tensor:
         weights = heard.index_select(1, self.group)[:, :, None, None]
-        told = (weights != 0).any(1, keepdim=True)  # where nothing is said nothing changes
-        moved = torch.where(told, self.moved(logits, weights), 0.0)
+        moved = self.moved(logits, weights)
+        if not share:  # where nothing is said nothing changes
+            moved = torch.where((weights != 0).any(1, keepdim=True), moved, 0.0)
         return torch.einsum("kc,bkhw->bchw", self.below, moved)
 
     @abstractmethod
