@@ -250,6 +250,11 @@ def test_validation_without_a_counted_pixel_is_no_best(tmp_path):
             ConfigError,
             "model.decision is path, .* but model.head is flat",
         ),
+        (
+            {"model": {"head": "flat", "decision": "tree"}, "psi": {"name": "threshold"}},
+            ConfigError,
+            "model.decision is tree, .* but model.head is flat",
+        ),
     ],
 )
 def test_what_makes_no_sense_is_refused_before_anything_is_written(tmp_path, changes, error, says):

@@ -1,6 +1,8 @@
 """Leaves scored by outputs; probabilities of all concepts that follow."""
 
 import itertools
+import math
+import random
 
 import pytest
 import torch
@@ -10,6 +12,7 @@ from hypothesis import strategies as st
 from logicdiag import Hierarchy, KnowledgeBase
 from logicdiag.errors import OptionError
 from logicdiag.logic.leaves import Leaves
+from tests.cases import random_hierarchy
 
 H = Hierarchy.from_dict({"animal": {"bird": ["wren", "owl"], "cat": None}, "sky": None})
 
@@ -24,6 +27,33 @@ def test_a_path_is_as_likely_as_its_labels_given_the_rules(seed):
     expected = (weight[:, None] * labels).sum(0) / weight.sum()
     found = Leaves(H, "path").double().probs(probs.logit().view(1, -1, 1))[0, :, 0]
     torch.testing.assert_close(found, expected)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(0, 10**6))
+def test_by_the_tree_siblings_share_what_their_parent_has(seed):
+    """From the top down, by the definition."""
+    h = random_hierarchy(random.Random(seed), 9, 3)
+    logits = 4 * torch.randn(len(h), generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    expected = {None: 1.0}
+    for name in h.names:  # parents come first
+        odds = {sibling: float(logits[h.index(sibling)].exp()) for sibling in (name, *h.siblings(name))}
+        expected[name] = expected[h.parent(name)] * odds[name] / sum(odds.values())
+    leaves = Leaves(h, "tree").double()
+    found = leaves.probs(logits.view(1, -1, 1))[0, :, 0]
+    torch.testing.assert_close(found, torch.tensor([expected[name] for name in h.names], dtype=torch.float64))
+    torch.testing.assert_close(leaves.scores(logits.view(1, -1, 1))[0, :, 0].exp(), found[list(h.leaf_indices)])
+
+
+def test_by_the_tree_far_groups_are_not_lost():
+    """Of siblings that are hopeless against the others, one is still likelier; in half precision, too."""
+    logits = torch.zeros(1, len(H), 1)
+    logits[0, H.index("sky")] = 200.0
+    logits[0, H.index("owl")] = 3.0
+    for dtype in (torch.float32, torch.bfloat16):
+        wren, owl, cat, sky = Leaves(H, "tree").scores(logits.to(dtype)).flatten().tolist()
+        assert owl - wren == pytest.approx(3)
+        assert (sky, cat) == pytest.approx((0, -200 - math.log(2)))
 
 
 def test_concepts_are_as_likely_as_what_is_below():

@@ -112,10 +112,11 @@ def close(one, other, where=""):
         assert one == other, where
 
 
+@pytest.mark.parametrize(("decision", "least"), [("path", 0.3), ("tree", 0.12)])
 @pytest.mark.parametrize("method", METHODS)
-def test_levels_and_paths_with_every_method(method):
+def test_levels_and_decisions_with_every_method(method, decision, least):
     """Of the pixels that count, some are learned down to a superclass alone."""
-    more = {"model": {"decision": "path"}, "psi": {"levels": 0.3}, "optimizer": {"lr": 1e-4}}
+    more = {"model": {"decision": decision}, "psi": {"levels": least}, "optimizer": {"lr": 1e-4}}
     made = trainer(method, "diagnosis", "hierarchical", more=more)
     seen = []
     psi = made.method.psi

@@ -6,6 +6,7 @@ import torch.nn.functional as F
 
 import logicdiag as ld
 from logicdiag.errors import ConfigError, OptionError
+from logicdiag.logic.leaves import DECISIONS, Leaves
 from logicdiag.methods.config import LossConfig
 from logicdiag.methods.loss import Loss, certainty, path_bce, path_table
 from logicdiag.plan import moved
@@ -207,27 +208,27 @@ def sure_node(h, leaf, depth):
     return torch.tensor(table)[leaf]
 
 
-@pytest.mark.parametrize("decision", ["leaf", "path"])
+@pytest.mark.parametrize("decision", DECISIONS)
 @pytest.mark.parametrize("depth", [0, 1])
 def test_what_is_below_the_sure_level_is_not_learned(decision, depth):
-    """Written out: the other nodes' cross entropies, and minus the log of the summed softmax of the leaves below."""
+    """Written out: the other nodes' cross entropies, and minus the log of the summed softmax of the leaves below. By
+    the tree, what is below does not feel that, either.
+    """
     logits, target = random()
     sure = sure_node(H, target.leaf, depth)
     loss = Loss(LossConfig(nodes="sum", leaf=0.5), H, "hierarchical", decision=decision)
     logits.requires_grad_()
     found = loss(logits, Target(target.weight, target.leaf, None, sure), {})
     found.backward()
-    scores = logits.detach()[:, list(H.leaf_indices)]
-    if decision == "path":
-        scores = torch.stack([logits.detach()[:, list(H.path_indices(i))].sum(1) for i in H.leaf_indices], 1)
-    by_hand, p = 0.0, scores.softmax(1)
+    by_hand, p = 0.0, Leaves(H, decision).scores(logits.detach()).softmax(1)
     for b, y, x in torch.ones_like(target.leaf).nonzero().tolist():
         node = int(sure[b, y, x])
         path = H.path_indices(node)
         pixel = 0.0
         for other in range(len(H)):
             if node in H.path_indices(other)[:-1]:
-                assert decision == "path" or other in H.leaf_indices or logits.grad[b, other, y, x] == 0
+                felt = decision == "path" or (decision == "leaf" and other in H.leaf_indices)
+                assert felt or abs(logits.grad[b, other, y, x]) < 1e-6
                 continue
             label = torch.tensor(float(other in path))
             pixel += F.binary_cross_entropy_with_logits(logits.detach()[b, other, y, x], label)
@@ -239,7 +240,7 @@ def test_what_is_below_the_sure_level_is_not_learned(decision, depth):
 def test_sure_of_the_leaf_is_the_ordinary_loss():
     logits, target = random()
     sure = torch.tensor(H.leaf_indices)[target.leaf]
-    for decision in ("leaf", "path"):
+    for decision in DECISIONS:
         loss = Loss(LossConfig(), H, "hierarchical", decision=decision)
         whole = loss(logits, target, {})
         torch.testing.assert_close(loss(logits, Target(target.weight, target.leaf, None, sure), {}), whole)

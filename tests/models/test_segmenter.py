@@ -27,7 +27,9 @@ def test_heads():
     sums = [logits[:, list(HIERARCHY.path_indices(leaf))].sum(1) for leaf in HIERARCHY.leaf_indices]
     torch.testing.assert_close(by_path.leaf_logits(logits), torch.stack(sums, 1))
     torch.testing.assert_close(by_path.leaf_probs(logits), torch.stack(sums, 1).softmax(1))
-    assert by_path.state_dict().keys() == model.state_dict().keys()
+    by_tree = built(encoder="small", decision="tree")
+    torch.testing.assert_close(by_tree.leaf_logits(logits).exp(), by_tree.leaf_probs(logits))
+    assert by_path.state_dict().keys() == by_tree.state_dict().keys() == model.state_dict().keys()
 
 
 def test_logits_with_the_features_they_are_made_of():

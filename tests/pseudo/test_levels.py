@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from logicdiag.logic.leaves import Leaves
+from logicdiag.logic.leaves import DECISIONS, Leaves
 from logicdiag.pseudo.build import PsiSetting, build_knowledge, build_psi
 from logicdiag.pseudo.config import PsiConfig
 from logicdiag.pseudo.levels import SureLevels
@@ -17,7 +17,7 @@ def made(decision="leaf", **options):
     return build_psi(PsiSetting(config, build_knowledge(config, H), "hierarchical", decision=decision))
 
 
-@pytest.mark.parametrize("decision", ["leaf", "path"])
+@pytest.mark.parametrize("decision", DECISIONS)
 @pytest.mark.parametrize("name", ["diagnosis", "threshold"])
 def test_levels_are_those_that_are_likely(name, decision):
     """By hand, pixel by pixel; what is learned of a pixel grows less with a greater limit."""

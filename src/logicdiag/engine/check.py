@@ -114,10 +114,10 @@ def _check_psi(c: Config) -> None:
             raise ConfigError(f"psi.{key} is {value}, expected a number from 0 to 1{null}")
     if METHODS[c.method.name].needs_unlabeled:  # else diagnosis may be no more than the default, and nobody asks for it
         refuse_flat(c.psi, c.model.head)
-    if c.model.head == "flat" and c.model.decision == "path":
+    if c.model.head == "flat" and c.model.decision != "leaf":
         raise ConfigError(
-            "model.decision is path, which decides by a leaf and what is above it, but model.head is flat and predicts "
-            "leaves alone; set model.head to hierarchical, or model.decision to leaf"
+            f"model.decision is {c.model.decision}, which decides by a leaf and what is above it, but model.head is "
+            "flat and predicts leaves alone; set model.head to hierarchical, or model.decision to leaf"
         )
 
 

@@ -2,7 +2,10 @@
 
 By `leaf`, a leaf's score is its own logit. By `path`, it is the sum of the logits on its path: outputs that are
 independent give labels of which exactly that path is true a probability in proportion to exp(score), so the softmax of
-the scores is the probability of each leaf given that the rules C, D and E hold.
+the scores is the probability of each leaf given that the rules C, D and E hold. By `tree`, siblings share what their
+parent has, from the top down, each by its own odds: a score is the sum over the path of how likely (in logs) a concept
+is among its siblings. So how likely `animal` is has nothing to do with which animal it is, and what is learned of the
+one does not touch the other.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from .hierarchy import Hierarchy
 DECISIONS = {
     "leaf": "by the leaves' own outputs",
     "path": "by the outputs on the whole path to each leaf",
+    "tree": "by each concept among its siblings, from the top down",
 }
 
 
@@ -27,6 +31,8 @@ class Leaves(nn.Module):
     >>> logits = torch.tensor([2.0, 1.0, 0.0, 2.5]).view(1, 4, 1)  # animal, bird, cat, sky
     >>> Leaves(h, "leaf").scores(logits).flatten(), Leaves(h, "path").scores(logits).flatten()
     (tensor([1.0000, 0.0000, 2.5000]), tensor([3.0000, 2.0000, 2.5000]))
+    >>> Leaves(h, "tree").probs(logits).flatten()  # of animal what it has against sky; bird and cat share it
+    tensor([0.3775, 0.2760, 0.1015, 0.6225])
     """
 
     channels: Int64[Tensor, " leaf"]
@@ -39,6 +45,10 @@ class Leaves(nn.Module):
     """1 where the second concept is below the first."""
     paths: Int64[Tensor, "leaf depth"]
     """Each leaf's path from the top; the leaf again where it is short."""
+    grouped: Int64[Tensor, " n"]
+    """All concepts, siblings together."""
+    group: Int64[Tensor, " n"]
+    """The number of each concept's group of siblings."""
 
     def __init__(self, hierarchy: Hierarchy, decision: str = "leaf") -> None:
         super().__init__()
@@ -56,12 +66,24 @@ class Leaves(nn.Module):
         self.register_buffer("below", above.T - torch.eye(len(hierarchy)), persistent=False)
         rows = [path + path[-1:] * (depth - len(path)) for path in paths]
         self.register_buffer("paths", torch.tensor(rows), persistent=False)
+        numbers = {parent: number for number, parent in enumerate(dict.fromkeys(self.parents))}
+        group = torch.tensor([numbers[parent] for parent in self.parents])
+        self.sizes: list[int] = group.bincount().tolist()
+        self.register_buffer("group", group, persistent=False)
+        self.register_buffer("grouped", group.argsort(stable=True), persistent=False)
 
     def scores(self, logits: Float[Tensor, "b n *size"]) -> Float[Tensor, "b leaf *size"]:
         if self.decision == "leaf":
             return logits.index_select(1, self.channels)
         wide = logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
+        if self.decision == "tree":
+            wide = wide - self._of_siblings(wide)
         return torch.einsum("nl,bn...->bl...", self.under.to(wide.dtype), wide)
+
+    def _of_siblings(self, logits: Float[Tensor, "b n *size"]) -> Float[Tensor, "b n *size"]:
+        """The log of the odds of all its siblings together, its own with them, at each concept."""
+        groups = logits.index_select(1, self.grouped).split(self.sizes, dim=1)
+        return torch.stack([odds.logsumexp(1) for odds in groups], 1).index_select(1, self.group)
 
     def probs(self, logits: Float[Tensor, "b n *size"]) -> Float[Tensor, "b n *size"]:
         """Of every concept, given that exactly one leaf is true: never less than of anything below it."""

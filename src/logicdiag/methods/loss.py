@@ -87,8 +87,8 @@ class Loss:
     def _fuses(self, logits: Tensor, target: Target) -> bool:
         if target.labels is not None or target.leaf is None:
             return False
-        by_path = self.head == "hierarchical" and self.config.leaf > 0 and self.leaves.decision == "path"
-        return fuses(logits.device) and logits.dtype != torch.float64 and not by_path
+        own = self.head == "flat" or self.config.leaf == 0 or self.leaves.decision == "leaf"  # leaves' own logits
+        return fuses(logits.device) and logits.dtype != torch.float64 and own
 
     def _fused(self, logits: Tensor, leaf: Tensor, weight: Tensor, sure: Tensor | None) -> Tensor:
         """The same in one kernel each way, which reads the logits as they are."""

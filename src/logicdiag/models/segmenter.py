@@ -32,7 +32,7 @@ class ModelConfig:
     encoder: str = "resnet50"  # `small`, or a name of timm's
     output_stride: int = 16  # 8 or 16
     head: str = "hierarchical"  # hierarchical | flat
-    decision: str = "leaf"  # leaf | path: which outputs of the hierarchical head decide, and the leaves' loss looks at
+    decision: str = "leaf"  # leaf | path | tree: what decides with the hierarchical head, and the leaves' loss looks at
     weights: str | None = None  # hub, hub:NAME, lite, or a file (.safetensors, .pth); None: random
     dropout: float = 0.0  # of whole channels, in the decoder
     decoder_channels: int | None = None  # None: 256, and 64 for `small`

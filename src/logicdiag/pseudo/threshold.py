@@ -15,7 +15,7 @@ from .target import Prediction, Statistics, Target, counted
 
 class Threshold:
     """psi(p) = argmax p where max p >= threshold. With the hierarchical head, over the leaves' sigmoids, or a softmax
-    over the scores of their paths (`decision`).
+    over what the whole tree says of them (`decision`).
     """
 
     def __init__(self, hierarchy: Hierarchy, threshold: float, head: str, decision: str = "leaf") -> None:
