@@ -9,12 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import logicdiag as ld
-from logicdiag.errors import ConfigError
 from logicdiag.logic.leaves import Leaves
 from logicdiag.pseudo.build import PsiSetting, build_knowledge, build_psi
 from logicdiag.pseudo.config import PsiConfig
 from logicdiag.pseudo.target import Prediction
-from logicdiag.pseudo.witness import NEARLY_ALL, Weighing
+from logicdiag.pseudo.witness import Weighing
 from tests.cases import random_hierarchy
 
 H = ld.Hierarchy.from_dict({"animal": ["bird", "cat"], "vehicle": {"car": ["taxi", "racer"], "bus": None}, "sky": None})
@@ -27,14 +26,11 @@ def heard_of(h, **weights):
     return row
 
 
-def weighed_slowly(h, head, odds, weights, share=False):
+def weighed_slowly(h, head, odds, weights):
     """One pixel, by the definition, from the top down: siblings that are weighed share what they had together of the
     whole of a flat head, or what their parent has (less what siblings have that are not weighed); and the odds of all
-    that is below a concept go with it. `weights` by concept; `odds` by channel. With `share`, all siblings that have a
-    parent do, by their own odds where nothing is said.
+    that is below a concept go with it. `weights` by concept; `odds` by channel.
     """
-    if share:
-        weights = {name: 1.0 for name in h.names if h.parent(name) is not None} | weights
     names = h.names if head == "hierarchical" else h.leaves
     out = dict(zip(names, odds, strict=True))
 
@@ -46,16 +42,16 @@ def weighed_slowly(h, head, odds, weights, share=False):
 
     for parent in dict.fromkeys(h.parent(name) for name in h.names if name in weights):
         group = [name for name in weights if h.parent(name) == parent]
-        if all(weights[name] == 1 for name in group) and not (share and parent is not None):
+        if all(weights[name] == 1 for name in group):
             continue
-        part = {name: mass(name) * weights[name] for name in group}
-        part = {name: value / sum(part.values()) for name, value in part.items()}
+        share = {name: mass(name) * weights[name] for name in group}
+        share = {name: value / sum(share.values()) for name, value in share.items()}
         if head == "flat":
-            times = {name: part[name] * sum(map(mass, group)) / mass(name) for name in group}
+            times = {name: share[name] * sum(map(mass, group)) / mass(name) for name in group}
         else:
             theirs = sum(map(mass, group)) / sum(mass(n) for n in h.names if h.parent(n) == parent)
             theirs *= 1 if parent is None else out[parent] / (1 + out[parent])
-            likely = {name: min(theirs * part[name], 1 - 1e-6) for name in group}
+            likely = {name: min(theirs * share[name], 1 - 1e-6) for name in group}
             times = {name: likely[name] / (1 - likely[name]) / mass(name) for name in group}
         for name in group:
             for n in below(name):
@@ -83,28 +79,6 @@ def test_the_odds_of_siblings_are_multiplied(seed, head):
         expected = weighed_slowly(h, head, logits[0, :, y, x].exp().tolist(), weights)
         expected = torch.tensor(expected, dtype=torch.float64)
         torch.testing.assert_close(found[0, :, y, x].exp(), expected, rtol=1e-5, atol=1e-12)
-
-
-@settings(deadline=None)
-@given(st.integers(0, 10**6))
-def test_with_share_all_siblings_are_given_what_their_parent_has(seed):
-    rng = random.Random(seed)
-    h = random_hierarchy(rng, 9, 3)
-    concepts = [n for n in h.names if rng.random() < 0.4 and h.siblings(n)]
-    weights = {name: rng.choice([1e-6, 0.1, 1.0, 7.0]) for name in concepts}
-    g = torch.Generator().manual_seed(seed)
-    logits = 3 * torch.randn(2, len(h), 2, 2, generator=g, dtype=torch.float64)
-    heard = torch.stack([heard_of(h, **weights), heard_of(h)])
-    found = Weighing(h, concepts, "hierarchical", share=True).double()(logits, heard)
-    for image, said in enumerate((weights, dict.fromkeys(concepts, 1.0))):
-        expected = weighed_slowly(h, "hierarchical", logits[image, :, 1, 0].exp().tolist(), said, share=True)
-        expected = torch.tensor(expected, dtype=torch.float64)
-        torch.testing.assert_close(found[image, :, 1, 0].exp(), expected, rtol=1e-5, atol=1e-12)
-    likely = found.sigmoid()
-    for parent in h.names:
-        if children := [h.index(name) for name in h.names if h.parent(name) == parent]:
-            given = likely[:, h.index(parent)].clamp(max=math.exp(NEARLY_ALL))
-            torch.testing.assert_close(likely[:, children].sum(1), given, rtol=1e-5, atol=2e-6)
 
 
 @pytest.mark.parametrize("head", ["hierarchical", "flat"])
@@ -200,35 +174,3 @@ def test_without_words_it_is_the_psi_itself():
         told, alone = asked(psi("diagnosis"), logits, heard), asked(psi("diagnosis", witness=()), logits, None)
         assert torch.equal(told.leaf, alone.leaf)
         assert torch.equal(told.weight, alone.weight)
-
-
-@pytest.mark.parametrize("witness", [(), ("bird", "cat")])
-@pytest.mark.parametrize("name", ["diagnosis", "threshold"])
-def test_timid_siblings_are_learned_without_a_word_where_they_share(name, witness):
-    logits = torch.full((1, len(H), 3, 3), -9.0)
-    for concept, logit in {"animal": 9.0, "bird": -7.0, "cat": -2.0, "sky": -2.5}.items():
-        logits[:, H.index(concept)] = logit
-    alone = asked(psi(name, levels=0.95, witness=witness), logits, None)
-    shared = asked(psi(name, levels=0.95, witness=witness, share=True), logits, None)
-    assert (alone.weight == 0).all()
-    assert (shared.sure == H.index("cat")).all()
-    assert (shared.leaf == H.leaves.index("cat")).all()
-    heard = heard_of(H, bird=1.0, cat=1e-6)[None].float()
-    if witness:  # who is listened to as without share
-        assert (asked(psi(name, levels=0.95, share=True), logits, heard).leaf == H.leaves.index("bird")).all()
-
-
-def test_nothing_is_shared_where_there_are_no_parents():
-    h = ld.Hierarchy.from_dict({"cat": None, "dog": None})
-    logits = torch.randn(1, 2, 4, 4)
-    assert torch.equal(Weighing(h, [], "hierarchical", share=True)(logits, torch.zeros(1, 2)), logits)
-    config = PsiConfig(share=True)
-    shared = asked(build_psi(PsiSetting(config, build_knowledge(config, h), "hierarchical")), logits, None)
-    config = PsiConfig()
-    alone = asked(build_psi(PsiSetting(config, build_knowledge(config, h), "hierarchical")), logits, None)
-    assert torch.equal(shared.leaf, alone.leaf)
-
-
-def test_a_flat_head_has_nothing_to_share():
-    with pytest.raises(ConfigError, match=r"psi\.share is true, but model\.head is flat"):
-        psi("threshold", head="flat", witness=(), share=True)

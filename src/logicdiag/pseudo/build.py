@@ -67,15 +67,8 @@ def refuse_flat(config: PsiConfig, head: str) -> None:
 
 
 def build_psi(setting: PsiSetting) -> Psi:
-    psi, share = _build(setting), setting.config.share
-    if share and setting.head != "hierarchical":
-        raise ConfigError(
-            f"psi.share is true, but model.head is {setting.head} and has no parents to share of; set model.head to "
-            "hierarchical, or psi.share to false"
-        )
-    if not share and not setting.witness:
-        return psi
-    return Witnessed(psi, setting.knowledge.hierarchy, setting.witness, setting.head, share)
+    psi = _build(setting)
+    return Witnessed(psi, setting.knowledge.hierarchy, setting.witness, setting.head) if setting.witness else psi
 
 
 def _build(setting: PsiSetting) -> Psi:

@@ -22,10 +22,6 @@ class PsiConfig:
     """leaf: a path, where psi takes one leaf, so that `loss.leaf` comes on top; or concepts: each label by itself, as
     where labels need be no path. So families of rules are compared by one loss. It goes with all levels.
     """
-    share: bool = False
-    """With the hierarchical head: before psi, siblings are given what their parent has, each by its own odds, for where
-    it holds exactly one of them does (rules D and E). Siblings that a witness tells apart share it anyway.
-    """
     strategy: str = "sampling"
     """diagnosis: uniform, predictive, greedy, sampling or soft."""
     families: str = "CDE"

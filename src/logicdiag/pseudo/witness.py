@@ -25,25 +25,19 @@ NEARLY_ALL = -1e-6
 
 
 class Witnessed(Around):
-    """`concepts` are those that the witness weighs against their siblings. `share`: siblings share what their parent
-    has where nothing is said of them, too.
-    """
+    """`concepts` are those that the witness weighs against their siblings."""
 
-    def __init__(self, psi: Psi, hierarchy: Hierarchy, concepts: Sequence[str], head: str, share: bool = False) -> None:
+    def __init__(self, psi: Psi, hierarchy: Hierarchy, concepts: Sequence[str], head: str) -> None:
         super().__init__(psi)
-        self.share, self.nodes = share, len(hierarchy)
-        self.weighing = Weighing(hierarchy, concepts, head, share)
+        self.weighing = Weighing(hierarchy, concepts, head)
 
     @torch.no_grad()
     def __call__(self, unlabeled: Prediction, labeled: Prediction) -> tuple[Target, Statistics]:
-        logits, heard = unlabeled.logits, unlabeled.heard
-        if heard is None:
-            if not self.share:
-                return self.psi(unlabeled, labeled)
-            heard = logits.new_zeros(len(logits), self.nodes, dtype=torch.float32)
-        if self.weighing.device != logits.device:  # once: every move makes the device wait
-            self.weighing.to(logits.device)
-        return self.psi(unlabeled.saying(self.weighing(logits.float(), heard)), labeled)
+        if unlabeled.heard is None:
+            return self.psi(unlabeled, labeled)
+        if self.weighing.device != unlabeled.logits.device:  # once: every move makes the device wait
+            self.weighing.to(unlabeled.logits.device)
+        return self.psi(unlabeled.saying(self.weighing(unlabeled.logits.float(), unlabeled.heard)), labeled)
 
 
 class Weighing(nn.Module):
@@ -55,19 +49,10 @@ class Weighing(nn.Module):
     >>> weighed = Weighing(h, ["bird", "cat"], "hierarchical")(logits, heard)
     >>> [round(float(p), 3) for p in weighed.sigmoid().flatten()]
     [0.881, 0.661, 0.22, 0.5]
-
-    With `share`, all siblings that have a parent share what it has, by their own odds where nothing is heard:
-
-    >>> shared = Weighing(h, [], "hierarchical", share=True)(logits, torch.zeros(1, 4))
-    >>> [round(float(p), 3) for p in shared.sigmoid().flatten()]
-    [0.881, 0.44, 0.44, 0.5]
     """
 
-    def __init__(self, hierarchy: Hierarchy, concepts: Sequence[str], head: str, share: bool = False) -> None:
+    def __init__(self, hierarchy: Hierarchy, concepts: Sequence[str], head: str) -> None:
         super().__init__()
-        self.share = share
-        if share:
-            concepts = [name for name in hierarchy.names if name in concepts or hierarchy.parent(name) is not None]
         leaves = Leaves(hierarchy)
         # for each concept 1 where a channel is of it, or of something below it
         below = leaves.above.T if head == "hierarchical" else leaves.under
@@ -78,11 +63,11 @@ class Weighing(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        return next(self.buffers(), torch.empty(0)).device  # a hierarchy of one level has no siblings to share
+        return next(self.buffers()).device
 
     def forward(self, logits: Float[Tensor, "b c h w"], heard: Float[Tensor, "b n"]) -> Float[Tensor, "b c h w"]:
         for group in self.groups:
-            logits = logits + group(logits, heard, self.share and group.has_parent)
+            logits = logits + group(logits, heard)
         return logits
 
 
@@ -91,20 +76,17 @@ class _Group(nn.Module, ABC):
 
     group: Tensor
     below: Tensor
-    has_parent: bool
 
     def __init__(self, hierarchy: Hierarchy, concepts: Sequence[str], below: Tensor) -> None:
         super().__init__()
-        self.has_parent = hierarchy.parent(concepts[0]) is not None
         group = torch.tensor([hierarchy.index(name) for name in concepts])
         self.register_buffer("group", group, persistent=False)
         self.register_buffer("below", below[group].clone(), persistent=False)
 
-    def forward(self, logits: Tensor, heard: Tensor, share: bool) -> Tensor:
+    def forward(self, logits: Tensor, heard: Tensor) -> Tensor:
         weights = heard.index_select(1, self.group)[:, :, None, None]
-        moved = self.moved(logits, weights)
-        if not share:  # where nothing is said nothing changes
-            moved = torch.where((weights != 0).any(1, keepdim=True), moved, 0.0)
+        told = (weights != 0).any(1, keepdim=True)  # where nothing is said nothing changes
+        moved = torch.where(told, self.moved(logits, weights), 0.0)
         return torch.einsum("kc,bkhw->bchw", self.below, moved)
 
     @abstractmethod
