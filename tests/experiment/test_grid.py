@@ -186,6 +186,11 @@ def test_select(tmp_path):
         ({"grid": [{"psi.strategy": ["soft", "sampled"]}]}, "(did you mean 'sampling'?)"),
         ({"grid": [{"model.head": ["flatt"]}]}, "expected one of hierarchical, flat (did you mean 'flat'?)"),
         ({"grid": [{"model.head": ["flat"]}]}, "cell model.head=flat-seed0: psi.name is diagnosis, which reasons"),
+        (
+            {"grid": [{"method.name": ["mean_teacher"]}], "method": {"teacher_decay": 0}},
+            "cell method.name=mean_teacher-seed0: method.teacher_decay is 0.0, but mean_teacher needs an averaged",
+        ),
+        ({"method": {"ramp": [0.5, 0.1]}}, "cell seed0: method.ramp is [0.5, 0.1], expected two rising shares"),
         ({"optimizer": {"name": "adam"}}, "cell seed0: optimizer.name is 'adam', expected one of sgd, adamw (did you"),
         ({"loss": {"nodes": "means"}}, "loss.nodes is 'means', expected one of sum, mean (did you mean 'mean'?)"),
         ({"train": {"steps": 0}}, "cell seed0: train.steps is 0, expected a whole number of at least 1"),

@@ -122,11 +122,9 @@ def _check_psi(c: Config) -> None:
 
 
 def _check_method(m: MethodConfig) -> None:
-    if m.weight < 0:
-        raise ConfigError(f"method.weight is {m.weight}, expected 0 or more")
+    m.check()
+    METHODS[m.name].decay(m)
     FeatureDropout(m.feature_dropout, 0)
-    m.ael.check()
-    m.stages.check()
     m.u2pl.check(sys.maxsize)  # whether there are classes enough is u2pl's own question
 
 

@@ -33,6 +33,7 @@ import torch
 from ..errors import ConfigError
 from ..plan import Plan, part
 from ..pseudo.target import Prediction
+from .config import MethodConfig
 from .method import APART, Losses, Method, Paper, Step
 
 
@@ -42,10 +43,11 @@ class Algorithm1(Method):
     averaged = 0
     default_decay = 0.0
 
-    def _averages(self, decay: float) -> bool:
-        if decay > 0:
+    @classmethod
+    def decay(cls, config: MethodConfig) -> float:
+        if (decay := super().decay(config)) > 0:
             raise ConfigError(f"method.teacher_decay is {decay}, but algorithm1 has no teacher; leave it null")
-        return False
+        return decay
 
     def plan(self, index: int, progress: float, labeled: Sequence[int], unlabeled: Sequence[int]) -> Plan:
         plan = super().plan(index, progress, labeled, unlabeled)

@@ -130,6 +130,16 @@ class MethodConfig:
     u2pl: U2PLConfig = field(default_factory=U2PLConfig)
     stages: StagesConfig = field(default_factory=StagesConfig)
 
+    def check(self) -> None:
+        """What needs neither data nor a network to be seen."""
+        if self.weight < 0:
+            raise ConfigError(f"method.weight is {self.weight}, expected 0 or more")
+        start, stop = self.ramp
+        if not 0 <= start <= stop <= 1:
+            raise ConfigError(f"method.ramp is [{start}, {stop}], expected two rising shares of the run, from 0 to 1")
+        self.ael.check()
+        self.stages.check()
+
 
 OWN = {"u2pl": "u2pl", "ael": "ael", "stages": "st++"}
 """Parts of `MethodConfig`, and the only method that looks at each."""

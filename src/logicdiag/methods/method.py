@@ -129,25 +129,26 @@ class Method(Stages, ABC):
         assert len(self.students) == self.networks
         self.config, self.views, self.crop, self.seed = setting.config, setting.views, setting.crop, setting.seed
         self.autocast, self.gather = setting.autocast, setting.gather
-        decay = self.default_decay if self.config.teacher_decay is None else self.config.teacher_decay
-        if not 0 <= decay <= 1:
-            raise ConfigError(f"method.teacher_decay is {decay}, expected a number from 0 to 1, or null")
-        averaged = self.students[: self.averaged] if self._averages(decay) else ()
+        self.config.check()
+        decay = self.decay(self.config)
+        averaged = self.students[: self.averaged] if decay > 0 else ()
         self.teachers = tuple(AveragedTeacher(student, decay) for student in averaged)
         self.learn: tuple[Network, ...] = self.students
         self.label: tuple[Network, ...] = self.teachers
         _refuse_twins(self.students, self.config.name)
-        start, stop = self.config.ramp
-        if not 0 <= start <= stop <= 1:
-            raise ConfigError(f"method.ramp is [{start}, {stop}], expected two rising shares of the run, from 0 to 1")
 
-    def _averages(self, decay: float) -> bool:
-        if self.needs_average and decay <= 0:
+    @classmethod
+    def decay(cls, config: MethodConfig) -> float:
+        """Of the averaged teacher; 0: there is none."""
+        decay = cls.default_decay if config.teacher_decay is None else config.teacher_decay
+        if not 0 <= decay <= 1:
+            raise ConfigError(f"method.teacher_decay is {decay}, expected a number from 0 to 1, or null")
+        if cls.needs_average and decay == 0:
             raise ConfigError(
-                f"method.teacher_decay is {decay}, but {self.config.name} needs an averaged teacher: expected above 0, "
+                f"method.teacher_decay is {decay}, but {config.name} needs an averaged teacher: expected above 0, "
                 "such as 0.99"
             )
-        return decay > 0
+        return decay
 
     @property
     def student(self) -> Segmenter:
