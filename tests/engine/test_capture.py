@@ -13,6 +13,7 @@ from logicdiag.engine.optimizer import Optimizer
 from logicdiag.engine.step import Stepper
 from logicdiag.engine.trainer import Trainer
 from logicdiag.errors import ConfigError, RunError
+from logicdiag.logic.leaves import DECISIONS
 from logicdiag.methods.build import METHODS
 from tests.gpu import no_waiting
 
@@ -245,6 +246,12 @@ def test_points_are_chosen_without_reading_back(monkeypatch, by):
         steps(trainer(**STILL, loss={"points": 50, "points_by": by}), 2)
 
 
+@pytest.mark.parametrize("decision", DECISIONS)
+def test_leaves_are_decided_without_reading_back(monkeypatch, decision):
+    with nothing_read_in_steps(monkeypatch):
+        steps(trainer(**{**STILL, "model": {"decision": decision}, "psi": {"name": "threshold", "levels": 0.2}}), 2)
+
+
 # ---- on a GPU --------------------------------------------------------------------------------------------------------
 
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
@@ -268,10 +275,16 @@ def test_captured_steps_on_a_gpu_are_the_steps(method):
 
 
 @gpu
-@pytest.mark.parametrize("by", ["random", "uncertain"])
-def test_captured_steps_on_a_gpu_choose_the_same_points(by):
-    loss = {"points": 50, "points_by": by}
-    plain, captured = on_gpu(train={"capture": False}, loss=loss), on_gpu(train={"capture": True}, loss=loss)
+@pytest.mark.parametrize(
+    "changes",
+    [
+        *({"loss": {"points": 50, "points_by": by}} for by in ("random", "uncertain")),
+        *({"model": {"decision": decision}} for decision in DECISIONS),
+    ],
+    ids=str,
+)
+def test_captured_steps_on_a_gpu_choose_and_decide_alike(changes):
+    plain, captured = on_gpu(train={"capture": False}, **changes), on_gpu(train={"capture": True}, **changes)
     captured.stepper.capture_with(CudaRecorder(captured.here.device), pytest.fail)
     for one, other in zip(steps(plain, 8), steps(captured, 8), strict=True):
         assert one == pytest.approx(other, rel=0.02)
