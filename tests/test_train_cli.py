@@ -117,6 +117,14 @@ def test_evaluate_prints_last_and_best(said, run_folder):
     assert found["last"]["images"] == 7
 
 
+def test_evaluate_as_another_run_would_be_is_not_written(said, run_folder):
+    said("evaluate", run_folder)
+    before = (run_folder / "evaluation-val.json").read_text()
+    out = said("evaluate", run_folder, "model.decision=tree", "data.workers=0")
+    assert out.rstrip().endswith("with model.decision=tree, so not the run's own, and not written")
+    assert (run_folder / "evaluation-val.json").read_text() == before
+
+
 def test_evaluate_where_the_data_moved(said, run_folder, data, tmp_path):
     moved = shutil.copytree(data, tmp_path / "elsewhere")
     before = json.loads(said("evaluate", run_folder, "--json"))
@@ -173,7 +181,7 @@ def one_line(err):
         ("train smal.yaml", "smal.yaml cannot be read: No such file or directory (did you mean 'small.yaml'?)"),
         ("train .", "the configuration . cannot be read: Is a directory"),
         ("train small.yaml other.yaml", "'other.yaml' is no change of a setting, expected key=value"),
-        ("train small.yaml optimzer.lr=1", "unknown key optimzer (did you mean 'optimizer'?)"),
+        ("train small.yaml optimzer.lr=1", "the command line: unknown key optimzer (did you mean 'optimizer'?)"),
         ("train small.yaml optimizer.lr=fast", "optimizer.lr is 'fast', expected a number"),
         ("train small.yaml method.name=fixmach", "did you mean 'fixmatch'"),
         ("train small.yaml train.device=cuda:9", "train.device is cuda:9, but this machine has"),
@@ -284,7 +292,8 @@ def test_bad_images_are_named(said, tmp_path, data, damage, says, workers):
     ("damage", "says"),
     [
         (lambda root: (root / "images" / "i0.png").unlink(), "i0"),
-        (lambda root: (root / "masks" / "i0.png").unlink(), "i0.png"),
+        (lambda root: (root / "masks" / "i0.png").unlink(), "'i0' needs a mask\n"),
+        (lambda root: (root / "masks" / "i0.png").rename(root / "masks" / "i0.gif"), "(did you mean 'i0.gif'?)"),
         (lambda root: (root / "splits" / "labeled.txt").unlink(), "data.labeled is 'labeled'"),
         (lambda root: (root / "splits" / "labeled.txt").write_text(""), "labeled"),
         (lambda root: (root / "splits" / "train.txt").write_text("i0\ni1\ni2\n"), "data.unlabeled ('rest') names none"),
@@ -297,7 +306,7 @@ def test_bad_data_sets_are_named_before_anything_is_written(said, tmp_path, data
     root = shutil.copytree(data, tmp_path / "data")
     damage(root)
     err = said("train", config_file(tmp_path, data=on_disk(root)), "--out", tmp_path / "run", expect=2)
-    assert says in one_line(err)
+    assert says in one_line(err) + "\n"
     assert not (tmp_path / "run").exists()
 
 

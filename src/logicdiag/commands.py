@@ -129,7 +129,7 @@ def methods(args: argparse.Namespace) -> int:
 def evaluate(args: argparse.Namespace) -> int:
     from .engine.evaluate import evaluate_run, evaluation_name
     from .engine.evaluation import render
-    from .engine.run import open_run
+    from .engine.run import open_run, other_settings
 
     with showing_progress() as show:
         found = evaluate_run(
@@ -149,7 +149,9 @@ def evaluate(args: argparse.Namespace) -> int:
         return 0
     console = Console(highlight=False)
     console.print(render(list(found.values())))
-    console.print(escape(f"written: {written}"), soft_wrap=True)
+    others = other_settings(args.changes)
+    told = f"with {', '.join(others)}, so not the run's own, and not written" if others else f"written: {written}"
+    console.print(escape(told), soft_wrap=True)
     return 0
 
 

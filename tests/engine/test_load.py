@@ -176,7 +176,7 @@ def test_wrong_overrides(load, override, says):
     ("text", "says"),
     [
         ("{mode: slid}", "inference.mode is 'slid', expected one of .*did you mean 'slide'"),
-        ("{mode: slide}", "inference.size is None, expected at least 32"),
+        ("{mode: slide}", "inference.size is null, expected at least 32"),
         ("{size: 64}", "inference.size is 64, but inference.mode is whole"),
     ],
 )

@@ -250,6 +250,9 @@ def test_validation_without_a_counted_pixel_is_no_best(tmp_path):
             ConfigError,
             "model.decision is path, .* but model.head is flat",
         ),
+        ({"psi": {"families": "CDF"}}, OptionError, "psi.families is 'CDF': 'F' is not one of"),
+        ({"psi": {"q": 0}}, OptionError, "psi.q is 0.0, expected a number from 1"),
+        ({"model": {"encoder": "smal"}}, OptionError, "did you mean 'small'"),
         (
             {"model": {"head": "flat", "decision": "tree"}, "psi": {"name": "threshold"}},
             ConfigError,

@@ -19,7 +19,7 @@ from logicdiag.cli import main
 from logicdiag.engine.load import dump_config, plain
 from logicdiag.engine.run import load_checkpoint, open_run
 from logicdiag.engine.stop import Interrupted, stop_signals
-from logicdiag.errors import DataError, RunError
+from logicdiag.errors import ConfigError, DataError, RunError
 from logicdiag.experiment.expect import Expectation
 from logicdiag.experiment.runner import Runner, Running
 from logicdiag.experiment.show import Show, line
@@ -143,6 +143,32 @@ def test_data_that_no_cell_can_open(tmp_path):
     with pytest.raises(DataError, match="data.root is 'nowhere'"):
         runner(tasks).run()
     assert not (tasks[0].store.out / "begun.txt").exists()
+
+
+def test_cells_that_cannot_open_their_data_are_tried_again(tmp_path):
+    """As long as others could."""
+    gone = {"data.layout": "folder", "data.root": "nowhere", "psi.q": 2}
+    tasks = tasks_of(tmp_path, grid=[{"a": {"there": {}, "gone": gone}}])
+    finish(tasks[0].experiment, tasks[0].cell, 50)
+    assert [task.state() for task in tasks] == ["done", "to do"]
+    assert list(runner(tasks).run().failed) == [tasks[1].name]  # by processes that open no data
+    assert len(begun(tasks)) == 1
+
+
+def test_what_is_evaluated_on_must_be_there_before(tmp_path):
+    tasks = tasks_of(tmp_path, evaluate="tset", grid=[{"psi.q": [1]}])
+    with pytest.raises(ConfigError, match=r"small\.yaml: evaluate is 'tset': .*expected"):
+        runner(tasks).run()
+    assert not (tasks[0].store.out / "begun.txt").exists()
+
+
+def test_the_folder_of_a_run_is_not_taken(tmp_path):
+    tasks = tasks_of(tmp_path, grid=[{"psi.q": [1]}])
+    tasks[0].store.out.mkdir(parents=True)
+    (tasks[0].store.out / "config.yaml").write_text("data: {}\n")
+    with pytest.raises(RunError, match="holds a run of `logicdiag train`; give the experiment another folder"):
+        runner(tasks).run()
+    assert [path.name for path in tasks[0].store.out.iterdir()] == ["config.yaml"]
 
 
 # ---- how long it takes ----------------------------------------------------------------------------------------------

@@ -235,7 +235,7 @@ def test_what_a_table_says_holds_for_its_cells(tmp_path, monkeypatch):
     """Of a run that two share, what the first in order says."""
     (tmp_path / "below").mkdir()
     (tmp_path / "below" / "right.yaml").write_text(yaml.safe_dump({**settings(), "psi": {"q": 1}}))
-    (tmp_path / "below" / "left.yaml").write_text(yaml.safe_dump({**settings(), "psi": {"q": 1}, "evaluate": "test"}))
+    (tmp_path / "below" / "left.yaml").write_text(yaml.safe_dump({**settings(), "psi": {"q": 1}, "evaluate": "train"}))
     base = {"base": "below/{dataset}.yaml", "keep": "networks"}
     tables = {"one.yaml": {**base, "snapshots": 2}, "two.yaml": {**base, "seeds": [0, 1], "keep": "results"}}
     given = {}
@@ -252,8 +252,8 @@ def test_what_a_table_says_holds_for_its_cells(tmp_path, monkeypatch):
     assert len(given) == 4
     assert found["left/two/seed0"] is found["left/one/seed0"]
     told = {name: (job["split"], job["keep"], job["moments"]) for name, job in found.items()}
-    assert told["left/one/seed0"] == ("test", "networks", (3, 6))
-    assert told["left/two/seed1"] == ("test", "results", ())
+    assert told["left/one/seed0"] == ("train", "networks", (3, 6))
+    assert told["left/two/seed1"] == ("train", "results", ())
     assert told["right/two/seed0"] == (None, "networks", (3, 6))
     assert {job["base"] for job in given.values()} == {str(tmp_path / "below")}
     assert {name: found[f"{name}/one/seed0"]["dataset"] for name in BOTH} == {name: name for name in BOTH}
@@ -262,12 +262,12 @@ def test_what_a_table_says_holds_for_its_cells(tmp_path, monkeypatch):
 @pytest.mark.usefixtures("_no_training")
 def test_one_run_on_two_lists(tmp_path):
     """It is trained once, by one process at a time, and evaluated on both."""
-    tables = {"one.yaml": {}, "two.yaml": {"evaluate": "test"}}
+    tables = {"one.yaml": {}, "two.yaml": {"evaluate": "train"}}
     path = suite_file(tmp_path, tables)
     assert main(["experiment", str(path), "psi.q=6", "jobs=2"]) == 0
     one, two = load_suite(path, ["psi.q=6"]).tasks()
     assert one.run == two.run
-    assert read_result(one.run).evaluated.keys() == {"val", "test"}
+    assert read_result(one.run).evaluated.keys() == {"val", "train"}
 
 
 @pytest.mark.usefixtures("_no_training")

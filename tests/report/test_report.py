@@ -291,6 +291,13 @@ def test_other_images_are_measured_anew(run, tmp_path):
     assert before.confusion.tolist() != after.confusion.tolist()
 
 
+def test_another_decision_is_measured_anew(run, tmp_path):
+    copy = shutil.copytree(run.path, tmp_path / "run")
+    before = measure(open_run(copy), device="cpu")[-1]
+    after = measure(open_run(copy, ("model.decision=tree",)), device="cpu")[-1]
+    assert before.confusion.tolist() != after.confusion.tolist()
+
+
 def test_a_broken_cache_is_measured_anew(run):
     before = measure(run, device="cpu")[-1].to_dict()
     (run.path / measuring.CACHE).write_text("{no")

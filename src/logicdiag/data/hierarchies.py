@@ -23,7 +23,9 @@ def hierarchy_of(config: DataConfig, layout: Layout, places: list[Path]) -> Hier
         hierarchy = layout.own_hierarchy()
     elif isinstance(given, str):
         found = [place / given for place in places if (place / given).is_file()]
-        hierarchy = restricted(Hierarchy.load(found[0] if found else given), classes)
+        whole = Hierarchy.load(found[0] if found else given)
+        _refuse_unknown(classes, whole, f"data.hierarchy is {given!r}")
+        hierarchy = restricted(whole, classes)
     else:
         hierarchy = Hierarchy.from_dict(given)
     _fit(classes, hierarchy, layout)
@@ -49,14 +51,20 @@ def of_kind(hierarchy: Hierarchy, kind: str, seed: int) -> Hierarchy:
     return hierarchy
 
 
-def _fit(classes: list[str], hierarchy: Hierarchy, layout: Layout) -> None:
-    """Every class is a leaf, and every leaf is a class."""
+def _refuse_unknown(classes: list[str], hierarchy: Hierarchy, where: str) -> None:
+    """A class that is no leaf."""
     leaves = {fold(leaf): leaf for leaf in hierarchy.leaves}
     for name in classes:
         if fold(name) not in leaves:
             group = fold(name) in {fold(n) for n in hierarchy.names}
             why = f"a group of {hierarchy.title} and no leaf" if group else f"no leaf of {hierarchy.title}"
-            raise DataError(f"{layout.root}: the class {name!r} is {why}{'' if group else hint(name, leaves.values())}")
+            raise DataError(f"{where}: the class {name!r} is {why}{'' if group else hint(name, leaves.values())}")
+
+
+def _fit(classes: list[str], hierarchy: Hierarchy, layout: Layout) -> None:
+    """Every class is a leaf, and every leaf is a class."""
+    _refuse_unknown(classes, hierarchy, str(layout.root))
+    leaves = {fold(leaf): leaf for leaf in hierarchy.leaves}
     known = {fold(name) for name in classes}
     for folded, leaf in leaves.items():
         if folded not in known:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from glob import glob
@@ -278,7 +279,7 @@ def find_witness(config: DataConfig, hierarchy: Hierarchy, places: Iterable[Path
     for path in paths:
         if path.is_file():
             return read_witness(path, hierarchy)
-    there = [p.name for path in paths if path.parent.is_dir() for p in path.parent.iterdir()]
+    there = [LABELS, *(p.name for path in paths if path.parent.is_dir() for p in path.parent.iterdir())]
     missing = _none_is(paths, "file")
     raise DataError(f"data.witness is {config.witness!r}, and {missing}{hint(paths[0].name, there)}")
 
@@ -357,7 +358,11 @@ def _expanded(path: str) -> str:
 
 
 def _beside(path: Path) -> str:
-    return near(path.name, (p.name for p in path.parent.iterdir())) if path.parent.is_dir() else ""
+    """A file of that name in another spelling, or of another kind; other numbers are other images."""
+    if not path.parent.is_dir():
+        return ""
+    digits = re.findall(r"\d+", path.stem)
+    return near(path.name, (p.name for p in path.parent.iterdir() if re.findall(r"\d+", p.stem) == digits))
 
 
 def _raise(error: DataError) -> None:

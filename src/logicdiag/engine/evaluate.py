@@ -112,14 +112,15 @@ def evaluate_run(
     progress: Progress | None = None,
     overrides: tuple[str, ...] = (),
 ) -> dict[str, Evaluation]:
-    """Evaluate the last and the best checkpoint of a run, by name, and write RUN/evaluation-SPLIT.json.
+    """Evaluate the last and the best checkpoint of a run, by name, and write RUN/evaluation-SPLIT.json; nothing is
+    written where `overrides` change what the run is, and not only where its data are.
 
     `split` is any split of the run's data set, or a list file; by default data.val, which it was validated on. With
     "both", a run that has no best checkpoint is evaluated at its last. `inference` and `precision` are the run's own by
     default; `overrides` change its configuration, such as `data.root=...` where the data moved.
     What it was trained on is not looked for.
     """
-    from .run import open_run
+    from .run import open_run, other_settings
 
     choose("checkpoint", checkpoint, CHECKPOINTS)
     run = open_run(run_path, overrides)
@@ -152,7 +153,8 @@ def evaluate_run(
             list=held_out.record,
             labeled=ListRecord(**labeled) if labeled else None,
         )
-    write_evaluations(Path(run_path) / evaluation_name(split, run.config.data.val), results, inference, precision)
+    if not other_settings(overrides):
+        write_evaluations(Path(run_path) / evaluation_name(split, run.config.data.val), results, inference, precision)
     return results
 
 

@@ -108,7 +108,7 @@ def render(evaluations: Sequence[Evaluation]) -> Group:
         summary.add_row(f"mIoU, {label} ({of} classes)", *(_percent(e.levels[number - 1].miou) for e in evaluations))
     summary.add_row("pixel accuracy", *(_percent(e.accuracy) for e in evaluations))
     summary.add_row(
-        f"mistake severity (1 to {h.height})",
+        f"mistake severity (no %, 1 to {h.height})",
         *("–" if math.isnan(e.severity.mean) else f"{e.severity.mean:.2f}" for e in evaluations),
     )
     if first.violations:

@@ -44,7 +44,8 @@ class InferenceConfig:
                 if value is not None:
                     raise ConfigError(f"inference.{key} is {value}, but inference.mode is whole and takes none")
         elif self.size is None or self.size < SMALLEST:
-            raise ConfigError(f"inference.size is {self.size}, expected at least {SMALLEST} for mode {self.mode}")
+            size = "null" if self.size is None else self.size
+            raise ConfigError(f"inference.size is {size}, expected at least {SMALLEST} for mode {self.mode}")
         if self.stride is not None and self.mode == "short_side":
             raise ConfigError(f"inference.stride is {self.stride}, but inference.mode is short_side and takes none")
         if self.stride is not None and self.size is not None and not 1 <= self.stride <= self.size:

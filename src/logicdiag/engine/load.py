@@ -22,10 +22,23 @@ NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
 
 def load_config(path: str | Path, overrides: Iterable[str] = ()) -> Config:
     """The configuration of a file, with `key.key=value` changes; the values are YAML."""
-    data = read_settings(path)
+    data, overrides = read_settings(path), list(overrides)
     for override in overrides:
         put_override(data, override)
-    return build(Config, data, str(path))
+    try:
+        return build(Config, data, str(path))
+    except ConfigError as error:
+        if not overrides or str(error) == _mistake(read_settings(path), str(path)):
+            raise
+    return build(Config, data, "the command line")  # for the mistake is not the file's
+
+
+def _mistake(data: Mapping[str, Any], source: str) -> str | None:
+    try:
+        build(Config, data, source)
+    except ConfigError as error:
+        return str(error)
+    return None
 
 
 def read_settings(path: str | Path, what: str = "the configuration", keys: str = "data: and model:") -> dict[str, Any]:

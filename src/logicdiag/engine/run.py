@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import platform
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
@@ -46,6 +46,24 @@ VERSIONED = ("logicdiag", "torch", "timm", "numpy", "numba", "safetensors", "pil
 RULES = "rules.txt"
 WITNESS = "witness.csv"
 """What the labelled images said of the others, where `data.witness` is `labels` and they said anything."""
+
+
+MAY_MOVE = (
+    *(f"data.{key}" for key in ("root", "labeled", "unlabeled", "val", "witness", "workers", "cache")),
+    *(f"train.{key}" for key in ("device", "compile", "capture")),
+)
+"""Settings that may be others than a run was begun with: where things are, and not what is learned; lists are
+compared.
+"""
+
+
+def other_settings(changes: Iterable[str]) -> list[str]:
+    """Changes of a run's configuration with which it is not that run any more.
+
+    >>> other_settings(["data.root=/elsewhere", "model.decision=leaf"])
+    ['model.decision=leaf']
+    """
+    return [change for change in changes if change.partition("=")[0] not in MAY_MOVE]
 
 
 @dataclass(frozen=True)

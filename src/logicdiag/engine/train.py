@@ -12,7 +12,18 @@ from .check import check, refuse_other_data
 from .config import Config
 from .distributed import world
 from .likeness import told_by_labels
-from .run import Run, create_run, cut_metrics, in_use, load_checkpoint, open_run, refuse_used, remove_parts
+from .run import (
+    MAY_MOVE,
+    Run,
+    create_run,
+    cut_metrics,
+    in_use,
+    load_checkpoint,
+    open_run,
+    other_settings,
+    refuse_used,
+    remove_parts,
+)
 from .trainer import Trainer
 
 
@@ -47,24 +58,14 @@ def train(
     return open_run(out)
 
 
-MAY_MOVE = (
-    *(f"data.{key}" for key in ("root", "labeled", "unlabeled", "val", "witness", "workers", "cache")),
-    *(f"train.{key}" for key in ("device", "compile", "capture")),
-)
-"""Settings that may be others when a run goes on: where things are, and not what is learned; lists are compared."""
-
-
 def resume(path: str | Path, changes: Sequence[str] = (), observe: Callable[[Trainer], None] | None = None) -> Run:
     """Go on with a run that was interrupted, to its end; its weights come out as if it had never stopped.
 
     A run without a checkpoint had not come that far, and begins again. `changes` may say where data and devices are
     now; `observe` is as for `train`.
     """
-    for change in changes:
-        if change.partition("=")[0] not in MAY_MOVE:
-            raise ConfigError(
-                f"--resume goes on with a run as it was; {change} cannot change, only {', '.join(MAY_MOVE)}"
-            )
+    for change in other_settings(changes):
+        raise ConfigError(f"--resume goes on with a run as it was; {change} cannot change, only {', '.join(MAY_MOVE)}")
     run = open_run(path, tuple(changes))
     with world(run.config.train.device) as here:
         state = load_checkpoint(run.path, here.device)

@@ -18,7 +18,7 @@ from typing import Any
 from ..engine.check import check_settings
 from ..engine.config import Config
 from ..engine.load import build, parse_value, plain, put
-from ..engine.train import MAY_MOVE
+from ..engine.run import MAY_MOVE
 from ..errors import ConfigError, LogicDiagError, hint
 from ..methods.build import METHODS
 from ..methods.config import OWN

@@ -16,16 +16,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from select import select
 
-from ..data.open import open_dataset
+from ..data.open import open_dataset, open_split
 from ..engine.config import Config
 from ..engine.load import plain
 from ..engine.stop import stop_signals
-from ..errors import DataError
+from ..errors import ConfigError, DataError, LogicDiagError
 from .expect import Expectation
 from .show import Show
 from .store import last_step, last_words, read_result
 from .task import Task, unique
-from .worker import DONE, Job
+from .worker import DONE, Job, found_beside
 
 COMMAND = (sys.executable, "-m", "logicdiag", "experiment", "work")
 LOOK = 0.2
@@ -121,7 +121,8 @@ class Runner:
         for task in self.tasks:
             (self.outcome.done if task.state() == "done" else waiting).append(task)
         for dataset in dict.fromkeys(task.cell.dataset for task in waiting):
-            _try_data([task for task in waiting if task.cell.dataset == dataset])
+            _try_data([task for task in (*waiting, *self.outcome.done) if task.cell.dataset == dataset])
+        _try_evaluated(waiting)
         return waiting
 
     # ---- the loop ------------------------------------------------------------------------------
@@ -246,7 +247,8 @@ class Runner:
         """Ask everyone to save and stop, and wait for them."""
         self.outcome.stopped = why
         if self.running:
-            self.show.say(f"stopping {len(self.running)} run{'s' * (len(self.running) > 1)}, which save first")
+            several = len(self.running) > 1
+            self.show.say(f"stopping {len(self.running)} {'runs, which save' if several else 'run, which saves'} first")
         for one in self.running:
             one.process.send_signal(signal.SIGINT)
         until = time.monotonic() + PATIENCE
@@ -275,6 +277,17 @@ def end(process: subprocess.Popen[bytes], seconds: float = 0.0) -> None:
     for stream in (process.stdin, process.stdout):
         if stream is not None:
             stream.close()
+
+
+def _try_evaluated(tasks: Sequence[Task]) -> None:
+    """What is to be evaluated on when a run is trained must be there before."""
+    for task in {(task.experiment.source, task.cell.dataset): task for task in tasks}.values():
+        e, config = task.experiment, task.cell.config
+        if e.evaluate is not None:
+            try:
+                open_split(config.data, Path(e.folder), found_beside(e.evaluate, Path(e.folder), config))
+            except LogicDiagError as error:
+                raise ConfigError(f"{e.source}: evaluate is {e.evaluate!r}: {error}") from None
 
 
 def _try_data(tasks: Sequence[Task]) -> None:

@@ -133,7 +133,11 @@ class Store:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Two runners must not work in one folder."""
+        """Two runners must not work in one folder, nor one in the folder of a run."""
+        if (self.out / "config.yaml").is_file():
+            raise RunError(
+                f"{self.out} holds a run of `logicdiag train`; give the experiment another folder with out=..."
+            )
         self.out.mkdir(parents=True, exist_ok=True)
         with open(self.out / "lock", "a", encoding="utf-8") as file:
             if fcntl is not None:

@@ -337,7 +337,7 @@ def _notes(known: dict[str, Row], cells: Sequence[Cell], results: dict[str, Resu
     if ours:
         seconds = 60 * sum(float(row["minutes"]) for row in ours.values())
         notes.append(
-            f"{len(ours)} runs took {duration(seconds)} together, each on its own clock (several ran side by side)."
+            f"{len(ours)} runs took {duration(seconds)} together, each on its own clock."
             if len(ours) > 1
             else f"1 run took {duration(seconds)}."
         )

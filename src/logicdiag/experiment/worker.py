@@ -119,7 +119,7 @@ def work(job: Job) -> None:
             result.labels = run.record.get("images", {}).get("labeled")
             result.val = _on_val(run)
         if not result.is_done(job.split):
-            split = None if job.split is None else _found(job.split, base, config)
+            split = None if job.split is None else found_beside(job.split, base, config)
             found = evaluate_run(path, split, device=config.train.device, overrides=moved)
             result.evaluated[split_name(job.split)] = {name: e.to_dict() for name, e in found.items()}
     finally:
@@ -144,11 +144,11 @@ def where(config: Config, base: Path) -> tuple[str, ...]:
     values = {name: settings[name.partition(".")[0]][name.partition(".")[2]] for name in ELSEWHERE}
     for key in LISTS:
         if isinstance(value := settings["data"][key], str):
-            values[f"data.{key}"] = _found(value, base, config)
+            values[f"data.{key}"] = found_beside(value, base, config)
     return tuple(f"{name}={json.dumps(value)}" for name, value in values.items())
 
 
-def _found(value: str, base: Path, config: Config) -> str:
+def found_beside(value: str, base: Path, config: Config) -> str:
     """A list, or folder, that lies beside the experiment's file and not in the data set, by its whole path."""
     beside = base / value
     return str(beside.absolute()) if beside.exists() and not (Path(config.data.root) / value).exists() else value

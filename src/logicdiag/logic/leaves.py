@@ -20,7 +20,7 @@ from .hierarchy import Hierarchy
 DECISIONS = {
     "leaf": "by the leaves' own outputs",
     "path": "by the outputs on the whole path to each leaf",
-    "tree": "by each concept among its siblings, from the top down",
+    "tree": "by how likely each concept on the path to it is among its siblings",
 }
 
 

@@ -86,7 +86,7 @@ def named_in_timm(name: str) -> Any:
     """timm, which has a model of that name."""
     timm = import_timm()
     if not timm.is_model(name):
-        near = _near(name, timm.list_models())
+        near = _near(name, ["small", *timm.list_models()])
         raise OptionError(f"model.encoder is {name!r}, expected 'small' or a model of timm{near}")
     return timm
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from torch import Tensor
 
-from ..errors import ConfigError, choose
+from ..errors import ConfigError, OptionError, choose
 from ..logic.diagnosis import Diagnoser
 from ..logic.hierarchy import Hierarchy
 from ..logic.knowledge import KnowledgeBase
@@ -30,7 +31,17 @@ Reduce = Callable[[Tensor], object]
 def build_knowledge(config: PsiConfig, hierarchy: Hierarchy, base: Path | None = None) -> KnowledgeBase:
     """The rules of a configuration; a rule file is sought in `base` first, the folder of the configuration."""
     rules = rules_file(config, base) or (config.rules if isinstance(config.rules, list) else [])
-    return KnowledgeBase(hierarchy, config.families, rules, config.root)
+    with _named_by_key():
+        return KnowledgeBase(hierarchy, config.families, rules, config.root)
+
+
+@contextmanager
+def _named_by_key() -> Iterator[None]:
+    """An option of the library has the name of its key, but for the part that it stands in."""
+    try:
+        yield
+    except OptionError as error:
+        raise OptionError(f"psi.{error}") from None
 
 
 def rules_file(config: PsiConfig, base: Path | None = None) -> Path | None:
@@ -124,7 +135,8 @@ def _threshold(s: PsiSetting) -> Psi:
 def _diagnosis(s: PsiSetting) -> Psi:
     refuse_flat(s.config, s.head)
     c = s.config
-    diagnoser = Diagnoser(s.knowledge, c.strategy, c.q, c.connectives, c.quantifier, c.budget)
+    with _named_by_key():
+        diagnoser = Diagnoser(s.knowledge, c.strategy, c.q, c.connectives, c.quantifier, c.budget)
     weight = c.weight or ("one" if _levels(s) else "posterior")
     return Diagnosis(diagnoser, weight, s.seed, s.reduce)
 

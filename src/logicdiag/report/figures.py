@@ -89,7 +89,7 @@ def _panels(look: Look, h: Hierarchy, threshold: float) -> list[tuple[str, NDArr
         ("before", labels_shown(look.before, h, look.conflict)),
         ("after repair", labels_shown(look.after, h)),
         (f"threshold {threshold:g}", labels_shown(look.sure, h)),
-        (f"in conflict: {100 * share:.1f} %", np.repeat(gray, 3, axis=2)),
+        (f"in conflict (black): {100 * share:.1f} %", np.repeat(gray, 3, axis=2)),
     ]
 
 

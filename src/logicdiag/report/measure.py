@@ -263,7 +263,7 @@ def _key(run: Run, moment: Moment, items: Sequence[Masked], device: torch.device
     rules = [c.psi.strategy, c.psi.q, c.psi.connectives, c.psi.quantifier, c.psi.budget]
     knowledge = [run.knowledge.families, run.knowledge.root, [str(rule) for rule in run.knowledge.rules]]
     data = [c.data.layout, c.data.root, c.data.val, plain(c.data.scenes) if c.data.layout == SCENES else None]
-    way = [where_to_run(device, None, c.train.precision)[1], c.inference.mode, c.inference.size, c.inference.stride]
+    way = [where_to_run(device, None, c.train.precision)[1], plain(c.inference), c.model.decision]
     state = [facts.st_size, facts.st_mtime_ns] if facts else []
     return [FORMAT, moment.step, record("", items).order, len(items), state, data, way, rules, knowledge]
 

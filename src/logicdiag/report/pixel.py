@@ -9,6 +9,7 @@ from typing import Any
 from ..engine.run import Run
 from ..errors import OptionError, RunError
 from ..logic.explain import Explanation
+from ..logic.leaves import DECISIONS
 from .look import Look, Viewer
 
 MOST = 1000
@@ -34,6 +35,8 @@ class Pixel:
     explanation: Explanation
     chosen: tuple[str, float]
     """The likeliest leaf, which inference takes, and its probability."""
+    decided: str
+    """How likely leaves are is told by this, in words: `model.decision`."""
     threshold: float
     distrust: dict[str, float]
     """c(o) of every concept: how far the rules about it fail over the image; empty where the strategy asks not."""
@@ -88,7 +91,7 @@ class Pixel:
             names = [name for name in e.hierarchy.names if any(name in d.flips for d in weighed)]
             width = max(map(len, names), default=0)
             lines += [f"  {name:<{width}}  {self.distrust[name]:.2f}" for name in names]
-        lines.append(f"inference takes the likeliest leaf: {leaf} ({probability:.2f})")
+        lines.append(f"inference takes the likeliest leaf, {self.decided}: {leaf} ({probability:.2f})")
         counts = f"takes {leaf}, too" if self.counts else "leaves the pixel out"
         lines.append(f"a threshold of {self.threshold:g} {counts}")
         return "\n".join(lines) + "\n"
@@ -123,6 +126,7 @@ def explain_pixel(viewer: Viewer, look: Look, at: tuple[int, int], image: str = 
         checkpoint=viewer.which,
         explanation=viewer.diagnoser.explain_at(look.probs, (0, y, x), look.result, budget=budget),
         chosen=(h.leaves[int(look.chosen[y, x])], float(look.confidence[y, x])),
+        decided=DECISIONS[viewer.run.config.model.decision],
         threshold=viewer.run.config.psi.threshold,
         distrust=dict(zip(h.names, distrust, strict=False)),
         seed=viewer.seed,
