@@ -174,11 +174,16 @@ def _reported(e: Experiment, table: ResultTable) -> str:
 
 
 def _pseudo(plt: Any, e: Experiment, groups: Sequence[Group], rows: Sequence[Row], labels: str) -> Any:
-    """One line for each row of the table, in panels that have some; the legend has what is left of the last line."""
+    """One line for each row of the table, in panels that have some; the legend has what is left of the last line of
+    panels, or a line of its own, as high as it needs.
+    """
     panels = {title: keys for title, keys in PANELS.items() if any(row.get(key) for row in rows for key in keys)}
     lines = len(panels) // 2 + 1
-    figure = plt.figure(figsize=(WIDTH, 3.67 * lines), layout="constrained")
-    grid = figure.add_gridspec(lines, 2)
+    heights = [1.0] * lines
+    if len(panels) % 2 == 0:
+        heights[-1] = min(1.0, 0.1 * (1 + (len(groups) + 1) // 2))
+    figure = plt.figure(figsize=(WIDTH, 3.67 * sum(heights)), layout="constrained")
+    grid = figure.add_gridspec(lines, 2, height_ratios=heights)
     named: dict[str, Any] = {}
     for place, (title, (after, *before)) in enumerate(panels.items()):
         axes = figure.add_subplot(grid[place // 2, place % 2])
