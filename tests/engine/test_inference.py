@@ -124,7 +124,7 @@ def test_the_precision_of_the_training_is_kept_on_a_gpu_alone(monkeypatch):
     ("options", "message"),
     [
         ({"mode": "slid"}, "inference.mode is 'slid', expected one of whole, short_side, slide.*'slide'"),
-        ({"mode": "slide"}, "inference.size is None, expected at least 32 for mode slide"),
+        ({"mode": "slide"}, "inference.size is null, expected at least 32 for mode slide"),
         ({"mode": "short_side", "size": 8}, "inference.size is 8, expected at least 32"),
         ({"mode": "slide", "size": 64, "stride": 65}, "inference.stride is 65, expected 1 to 64"),
         ({"mode": "slide", "size": 64, "stride": 0}, "inference.stride is 0, expected 1 to 64"),
