@@ -23,8 +23,10 @@ TEACHER = CONFIGS / "experiments" / "teacher.yaml"
 SURE = CONFIGS / "experiments" / "sure.yaml"
 CHOOSING = [RECIPE, WITNESS, TEACHER, SURE]
 """On lists that no table reports."""
+CHOICE = CONFIGS / "experiments" / "choosing.yaml"
+"""The suite of those that a rule decides."""
 FIRST = CONFIGS / "experiments" / "scenes.yaml"
-EXPERIMENTS = sorted({*(CONFIGS / "experiments").glob("*.yaml")} - {*CHOOSING, SUITE, FIRST})
+EXPERIMENTS = sorted({*(CONFIGS / "experiments").glob("*.yaml")} - {*CHOOSING, CHOICE, SUITE, FIRST})
 FILES = sorted(file for file in CONFIGS.rglob("*.yaml") if CONFIGS / "experiments" not in file.parents)
 
 
@@ -115,7 +117,8 @@ def test_the_recipe_is_chosen_on_nothing_that_is_reported(file, dataset):
     of_tables = {reported.evaluate or expand(reported)[0].config.data.val}
     assert e.evaluate is None
     assert not {cell.config.data.val for cell in cells} & of_tables
-    assert e.results_folder.is_relative_to(e.out_folder)
+    assert not e.results_folder.samefile(reported.results_folder)
+    assert not reported.results_folder.is_relative_to(e.results_folder)
     assert {cell.config.train.steps for cell in cells} == {expand(reported)[0].config.train.steps}
 
 
@@ -135,7 +138,7 @@ def test_a_first_experiment(tmp_path, monkeypatch, capsys):
     assert (tmp_path / "runs/scenes/tables/scenes.csv").is_file()
 
 
-@pytest.mark.parametrize("file", [*EXPERIMENTS, *CHOOSING, SUITE], ids=lambda file: file.stem)
+@pytest.mark.parametrize("file", [*EXPERIMENTS, *CHOOSING, CHOICE, SUITE], ids=lambda file: file.stem)
 def test_tables_can_be_made_beside_what_is_there(file, tmp_path, monkeypatch, capsys):
     """Without any run, and without data; files that are made by hand have names of their own."""
     root = CONFIGS.parent

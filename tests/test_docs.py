@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
+import pytest
+
 from logicdiag.cli import main
 from logicdiag.engine.run import open_run, read_metrics
 from logicdiag.experiment.page import Page
@@ -84,21 +86,22 @@ def test_methods_are_listed(capsys):
     assert capsys.readouterr().out == markdown()
 
 
-def test_the_page_of_results_is_what_the_csv_files_say(monkeypatch):
+@pytest.mark.parametrize(("name", "marker"), [("all", "table"), ("choosing", "choice")])
+def test_pages_of_experiments_are_what_the_csv_files_say(name, marker, monkeypatch):
     monkeypatch.chdir(ROOT)
-    suite = load_suite("configs/experiments/all.yaml")
+    suite = load_suite(f"configs/experiments/{name}.yaml")
     assert suite.page is not None
     page = Page(suite.page, suite)
     assert not page.is_empty
     told = suite.page.read_text("utf-8")
-    assert page.text() == told, "run `logicdiag experiment table configs/experiments/all.yaml`"
+    assert page.text() == told, f"run `logicdiag experiment table configs/experiments/{name}.yaml`"
     for e in suite.experiments:
-        assert f"<!-- table {e.table}" in told, e.table
+        assert f"<!-- {marker} {e.table}" in told, e.table
 
 
 def test_figures_in_the_text_on_results_stand_in_a_table():
     """The text is by hand: a mean or difference that no table has any more is found here."""
-    blocks = re.compile(r"^<!-- (?:table|pseudo|missing)\b.*?^<!-- end -->$", re.MULTILINE | re.DOTALL)
+    blocks = re.compile(r"^<!-- (?:table|figures|pseudo|classes|missing)\b.*?^<!-- end -->$", re.MULTILINE | re.DOTALL)
     page = (DOCS / "results.md").read_text("utf-8")
     tables, by_hand = blocks.findall(page), blocks.sub("", page)
     figures = re.findall(r"[+-]?\d+\.\d ± \d+\.\d", by_hand)

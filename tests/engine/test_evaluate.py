@@ -147,6 +147,7 @@ def test_json_has_the_documented_keys():
         "images": 1,
         "pixels": 1600,
         "miou": 1.0,
+        "miou_parents": 1.0,
         "levels": [
             {"level": 1, "miou": 1.0, "classes": {"animal": 1.0, "vehicle": None, "sky": None}},
             {"level": 2, "miou": 1.0, "classes": {"bird": 1.0, "cat": None, "car": None, "bus": None, "sky": None}},
@@ -155,6 +156,17 @@ def test_json_has_the_documented_keys():
         "severity": {"mean": None, "shares": {}},
         "violations": {"share": 0.0, "rules": {"C": 0.0, "D": 0.0, "E": 0.0}},
     }
+
+
+def test_siblings_that_are_never_confused():
+    """Of 16 rows of cats four are taken for birds and one for a car: animal is right in 15 rows, vehicle in none."""
+    bird, cat, car = (TREE.leaves.index(name) for name in ("bird", "cat", "car"))
+    truth = np.full((16, 40), cat, np.uint8)
+    shown = truth.copy()
+    shown[:4], shown[4] = bird, car
+    found = evaluate_model(Echo(), [Item("a", truth, shown), Item("b", np.full((4, 40), 4, np.uint8))], TREE, KB)
+    assert found.miou == pytest.approx((0 + 11 / 16 + 0 + 1) / 4)
+    assert found.miou_parents == pytest.approx((15 / 16 + 15 / 16 + 0 + 1) / 4)
 
 
 def test_a_run_is_evaluated_at_both_checkpoints(run):

@@ -66,6 +66,17 @@ def test_axes_of_a_block_are_combined(tmp_path):
     }
 
 
+def test_a_block_for_some_data_sets(tmp_path):
+    """Rows keep the place that they have in the file, so that data sets are run by turns."""
+    grid = [{"datasets": ["other"], "psi.q": [1, 2]}, {"datasets": ["other", "scenes"], "psi.q": [3]}, {"psi.q": [4]}]
+    _, here = experiment(tmp_path, grid=grid)
+    assert [(cell.place, cell.config.psi.q) for cell in here] == [(2, 3), (3, 4)]
+    assert here[0].options == {"psi.q": "3"}
+    _, there = experiment(tmp_path, "dataset=other", grid=grid)
+    assert [(cell.place, cell.config.psi.q) for cell in there] == [(0, 1), (1, 2), (2, 3), (3, 4)]
+    assert not {cell.key for cell in here} & {cell.key for cell in there}
+
+
 def test_equal_settings_are_one_run(tmp_path):
     """However they are written, in whatever experiment, and wherever the data are."""
     tasks = tasks_of(tmp_path, grid=[{"psi.q": [5.0, 1]}, {"method.weight": [5]}, {"name": {"as it is": None}}])

@@ -173,6 +173,62 @@ def test_pseudo_labels(tmp_path):
     assert [line[:3] for line in (first, second)] == [["left, 2 labels", "3 (2)", "55.0"], ["", "6", "60.0"]]
 
 
+def test_other_figures(tmp_path):
+    """Means of the runs that have them; rows and columns that none has are left out."""
+    marker = "<!-- figures one\ncolumns: {miou_top: groups, violations: broken, miou_parents: parents}\n{rows}-->\n"
+    path = page_of(tmp_path, marker.replace("{rows}", "") + "<!-- end -->\n", labels=((2,), (3,)))
+    done(path, {("left", "A", 2): (40, 42, 44), ("left", "B", 2): (43,), ("right", "A", 3): (50, 52)})
+    for e in load_suite(path).experiments:
+        for cell in expand(e):
+            file = e.out_folder / "runs" / cell.run_name / "result.json"
+            if file.is_file() and cell.seed < 2:
+                result = json.loads(file.read_text())
+                share = 0.5 + cell.seed / 10
+                of_right = {"violations": {"share": share, "rules": {}}} if e.dataset == "right" else {}
+                result["evaluated"]["val"]["last"] |= {"levels": [{"level": 1, "miou": share}], **of_right}
+                file.write_text(json.dumps(result))
+    assert tables(made(path)) == [
+        [
+            ["", "left, 2 labels: groups", "Right, 3 labels: groups", "Right, 3 labels: broken"],
+            ["A", "55.0 ± 7.1 (2)", "55.0 ± 7.1 (2)", "55.0 ± 7.1 (2)"],
+            ["B", "50.0 (1)", "–", "–"],
+        ]
+    ]
+    (tmp_path / "page.md").write_text(marker.replace("{rows}", "rows: [B, A]\n") + "<!-- end -->\n")
+    [[_, *rows]] = tables(made(path))
+    assert [row[0] for row in rows] == ["B", "A"]
+
+
+def test_pseudo_labels_by_class(tmp_path):
+    """The commonest class first; shares are means over seeds, and rows stand side by side."""
+    marker = "<!-- classes one\ndataset: right\nrows: [A, B]\n{}-->\n<!-- end -->\n"
+    path = page_of(tmp_path, marker.format(""), labels=((2,), (3,)))
+    assert "Nothing was measured yet." in made_anyway(path)
+    done(path, {("right", row, 3): (40, 41) for row in "AB"})
+    right = load_suite(path).experiments[1]
+    for cell in expand(right):
+        run = right.out_folder / "runs" / cell.run_name
+        if run.is_dir():
+            share = 0.1 + cell.seed / 10 + 0.4 * (cell.options["name"] == "B")
+            classes = {
+                "rare": {"pixels": 1, "conflict": 0.5, "conflict_before": share, "broken": None},
+                "common": {"pixels": 3, "conflict": 0.25, "conflict_before": share, "broken": 0.125},
+            }
+            moments = [{"step": 3, "pixels": 4, "classes": classes}]
+            (run / "pseudo.json").write_text(json.dumps({"images": 1, "moments": moments}))
+    [[head, *rows]] = tables(made(path))
+    titles = ["of those: likeliest leaf right", "repaired label right", "wrong, then right", "right, then wrong"]
+    assert head == ["Right, 3 labels", "of all pixels", "A: in conflict", *titles, "B: in conflict", *titles]
+    assert rows == [
+        ["common", "75.0", "25.0", "15.0", "–", "–", "12.5", "25.0", "55.0", "–", "–", "12.5"],
+        ["rare", "25.0", "50.0", "15.0", "–", "–", "–", "50.0", "55.0", "–", "–", "–"],
+    ]
+    (tmp_path / "page.md").write_text(marker.format("classes: [rare]\n"))
+    assert [row[:2] for row in tables(made(path))[0][1:]] == [["rare", "25.0"]]
+    (tmp_path / "page.md").write_text(marker.format("classes: [rar]\n"))
+    assert main(["experiment", "table", str(path), "--no-plots"]) == 2
+
+
 def made_anyway(path):
     """The page where one run of another row is done."""
     done(path, {("left", "C, last", 2): (40,)})
@@ -245,6 +301,14 @@ END = "\n<!-- end -->\n"
         (f"<!-- table on -->{END}", "table is of 'on', which is no table of the suite (did you mean 'one'?)"),
         (f"<!-- table -->{END}", "page.md:1: table is of '', which is no table of the suite"),
         (f"<!-- pseudo one -->{END}", "page.md:1: row has '', which is no row of the table"),
+        (f"<!-- figures one\ncolumns: {{miou: a}}\n-->{END}", "columns has 'miou', which is no column with figures"),
+        (f"<!-- figures one\nrows: [D]\n-->{END}", "page.md:1: rows has 'D', which is no row of the table"),
+        (f"<!-- classes one -->{END}", "page.md:1: dataset has '', which is no data set of one"),
+        (f"<!-- classes one\ndataset: left\n-->{END}", "page.md:1: rows are missing, expected a list of rows"),
+        (f"<!-- choice one\naxis: nam\n-->{END}", "axis is 'nam', which is no axis of the table (did you mean 'name'"),
+        (f"<!-- choice one -->{END}", "page.md:1: stays has 'null', which is no option of name"),
+        (f"<!-- choice one\noptions: [A, D]\n-->{END}", "page.md:1: options has 'D', which is no option of name"),
+        (f"<!-- choice one\noptions: [A, B]\nstays: 'C, last'\n-->{END}", "stays has 'C, last', which is no option"),
         (f"<!-- missing one -->{END}", "page.md:1: missing takes nothing behind it, found 'one'"),
         (None, "all.yaml: the page page.md cannot be read: No such file"),
     ],

@@ -355,12 +355,22 @@ def test_without_matplotlib(tmp_path, capsys, monkeypatch):
     assert "no plots" not in capsys.readouterr().out
 
 
-def test_the_topmost_concepts_have_a_column(tmp_path):
+def test_more_of_the_last_checkpoint_has_columns(tmp_path):
     e, cells = experiment(tmp_path)
     run = finish(e, cells[0], 40.0)
     result = json.loads((run / "result.json").read_text("utf-8"))
-    result["evaluated"]["val"]["last"]["levels"] = [{"level": 1, "miou": 0.625}, {"level": 2, "miou": 0.4}]
+    result["evaluated"]["val"]["last"] |= {
+        "levels": [{"level": 1, "miou": 0.625}, {"level": 2, "miou": 0.4}],
+        "miou_parents": 0.5,
+        "violations": {"share": 0.125, "rules": {"D": 0.125}},
+    }
     (run / "result.json").write_text(json.dumps(result), "utf-8")
     make(e, cells)
     [row] = read(e.results_folder / f"{e.table}.csv")
-    assert (row["miou_last"], row["miou_top"]) == ("40.0000", "62.5000")
+    told = [row[name] for name in ("miou_last", "miou_top", "miou_parents", "violations")]
+    assert told == ["40.0000", "62.5000", "50.0000", "12.5000"]
+    result["evaluated"]["val"]["last"]["violations"] = None  # a flat head has no outputs above the leaves
+    (run / "result.json").write_text(json.dumps(result), "utf-8")
+    make(e, cells)
+    [row] = read(e.results_folder / f"{e.table}.csv")
+    assert row["violations"] == ""

@@ -61,14 +61,27 @@ class Evaluation:
         """At the leaves."""
         return self.levels[-1].miou
 
+    @property
+    def miou_parents(self) -> float:
+        """The mean over the leaves, each with the IoU of the concept right above it (a topmost leaf: its own).
+
+        So the leaves would have it, roughly, if siblings were never confused.
+        """
+        leaves = [leaf for leaf, iou in self.levels[-1].classes.items() if not math.isnan(iou)]
+        parents = [self.hierarchy.parent(leaf) or leaf for leaf in leaves]
+        depths = [self.hierarchy.depths[self.hierarchy.names.index(name)] for name in parents]
+        found = [self.levels[depth - 1].classes[name] for depth, name in zip(depths, parents, strict=True)]
+        return sum(found) / len(found) if found else math.nan
+
     def to_dict(self) -> dict[str, Any]:
         """Ready for JSON. NaN, a class that neither occurs nor was predicted, is None; shares are from 0 to 1.
 
-        `miou` is that of the leaves; `levels` goes from the top to the leaves, each with `level`, `miou` and `classes`
-        (name -> IoU); `severity` has the `mean` height of the common ancestor over the wrong pixels and their `shares`
-        by height; `violations` has the `share` of pixels and `rules`, by family or user rule; `list` says which images
-        these were: `source`, `count`, `fingerprint`, and the name of the published list in `known`; `labeled` likewise
-        which ones the model was trained on.
+        `miou` is that of the leaves, and `miou_parents` what it would be if siblings were never confused; `levels` goes
+        from the top to the leaves, each with `level`, `miou` and `classes` (name -> IoU); `severity` has the `mean`
+        height of the common ancestor over the wrong pixels and their `shares` by height; `violations` has the `share`
+        of pixels and `rules`, by family or user rule; `list` says which images these were: `source`, `count`,
+        `fingerprint`, and the name of the published list in `known`; `labeled` likewise which ones the model was
+        trained on.
         """
         plain: dict[str, Any] = _plain(
             {
@@ -80,6 +93,7 @@ class Evaluation:
                 "images": self.images,
                 "pixels": self.pixels,
                 "miou": self.miou,
+                "miou_parents": self.miou_parents,
                 "levels": [asdict(level) for level in self.levels],
                 "accuracy": self.accuracy,
                 "severity": asdict(self.severity),

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from ..errors import ConfigError, hint
 from .config import Experiment
 from .grid import Cell, expand
 from .rows import Row, read
@@ -21,7 +22,7 @@ from .table import (
     counts_of,
     grouped,
     markdown,
-    mean,
+    of_runs,
     paired,
     reference_of,
     reported,
@@ -39,8 +40,15 @@ MEASURED = {
     "broken": "right, then wrong",
 }
 """Columns of `pseudo`."""
+OF_CLASS = ("conflict", "conflict_before", "conflict_after", "repaired", "broken")
+"""Columns of `classes`."""
+TITLES = tuple(MEASURED[name] for name in OF_CLASS)
+NO_RUN = "No run is done yet."
+NOT_MEASURED = "Nothing was measured yet."
 Spoiled = Mapping[str, Sequence[str]]
 """Data set -> rows whose figures stand in brackets."""
+Column = tuple[str, dict[str, str]]
+"""A heading, and texts by the row's name."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +72,12 @@ class Side:
         rows = read(self.e.results_folder / f"{self.e.table}-pseudo.csv", (*IDENTITY, "step"))
         return [row for row in rows if row["dataset"] == self.e.dataset]
 
+    @cached_property
+    def by_class(self) -> list[Row]:
+        """Of the last snapshots."""
+        rows = read(self.e.results_folder / f"{self.e.table}-pseudo-classes.csv", (*IDENTITY, "class"))
+        return [row for row in rows if row["dataset"] == self.e.dataset]
+
     @property
     def chose(self) -> bool:
         """Whether the best checkpoint was chosen on another list than the reported one."""
@@ -83,9 +97,12 @@ class Side:
     def is_begun(self, count: int | None) -> bool:
         return any(cell.key in self.known for cell in self.cells(count))
 
-    def mean(self, group: Group, count: int | None, which: str) -> Mean:
-        found = [float(self.known[cell.key][f"miou_{which}"]) for cell in group.of(count) if cell.key in self.known]
-        return mean(found, len(group.of(count)))
+    def mean(self, group: Group, count: int | None, column: str) -> Mean:
+        return of_runs(self.known, group.of(count), column)
+
+
+Place = tuple[Side, "int | None"]
+"""A data set, and how many labels."""
 
 
 def side_of(e: Experiment, title: str) -> Side:
@@ -115,24 +132,30 @@ def figure(value: Mean, signed: bool = False) -> str:
 def results(sides: Sequence[Side], spoiled: Spoiled, pairs: Sequence[tuple[str, str]]) -> list[str]:
     """A table for each number of labels that has a run, the fewest of all data sets first; then pairs of rows."""
     lines = []
+    for block in _blocks(sides):
+        columns = [column for side, count in block for column in _columns(side, count, spoiled)]
+        names = dict.fromkeys(name for side, _ in block for name in side.groups)
+        body = [[name, *(texts.get(name, NONE) for _, texts in columns)] for name in names]
+        lines += markdown(["", *(head for head, _ in columns)], body)
+    if lines and pairs:
+        lines += _pairs(sides, spoiled, pairs)
+    return lines or [NO_RUN]
+
+
+def _blocks(sides: Sequence[Side]) -> Iterator[list[Place]]:
+    """Numbers of labels that stand side by side, by their order, where there is any run."""
     for beside in itertools.zip_longest(*([(side, count) for count in side.labels] for side in sides)):
         block = [place for place in beside if place is not None]
         if any(side.is_begun(count) for side, count in block):
-            columns = [column for side, count in block for column in _columns(side, count, spoiled)]
-            names = dict.fromkeys(name for side, _ in block for name in side.groups)
-            body = [[name, *(texts.get(name, NONE) for _, texts in columns)] for name in names]
-            lines += markdown(["", *(head for head, _ in columns)], body)
-    if lines and pairs:
-        lines += _pairs(sides, spoiled, pairs)
-    return lines or ["No run is done yet."]
+            yield block
 
 
-def _columns(side: Side, count: int | None, spoiled: Spoiled) -> list[tuple[str, dict[str, str]]]:
+def _columns(side: Side, count: int | None, spoiled: Spoiled) -> list[Column]:
     """Headings, and texts by the row's name; nothing is compared with a row that is spoiled."""
     groups, reference, bad = side.groups.values(), side.reference, spoiled.get(side.e.dataset, ())
-    found = [(side.heading(count), {group.name: figure(side.mean(group, count, "last")) for group in groups})]
+    found = [(side.heading(count), {group.name: figure(side.mean(group, count, "miou_last")) for group in groups})]
     if side.chose:
-        found.append(("best", {group.name: figure(side.mean(group, count, "best")) for group in groups}))
+        found.append(("best", {group.name: figure(side.mean(group, count, "miou_best")) for group in groups}))
     if reference is not None and reference.name not in bad:
         less = {group.name: _less(side, group, reference, count) for group in groups if group is not reference}
         found.append((f"less {reference.name}", {**less, reference.name: ""}))
@@ -161,6 +184,25 @@ def _marked(text: str, is_spoiled: bool) -> str:
     return f"[{text}]" if is_spoiled and text not in ("", NONE) else text
 
 
+# ---- other figures of the same runs ----------------------------------------------------------------------------------
+
+
+def figures(sides: Sequence[Side], columns: Mapping[str, str], rows: Sequence[str]) -> list[str]:
+    """Columns of the CSV files by what they are called; rows and columns without any figure are left out."""
+    lines = []
+    for block in _blocks(sides):
+        found: list[Column] = []
+        for side, count in block:
+            for column, title in columns.items():
+                means = {name: side.mean(group, count, column) for name, group in side.groups.items() if name in rows}
+                texts = {name: figure(value) for name, value in means.items() if value.n}
+                found += [(f"{side.heading(count)}: {title}", texts)] if texts else []
+        body = [[row, *(texts.get(row, NONE) for _, texts in found)] for row in rows]
+        if found:
+            lines += markdown(["", *(head for head, _ in found)], [line for line in body if {*line[1:]} - {NONE}])
+    return lines or ["No run has these figures yet."]
+
+
 # ---- pseudo labels ---------------------------------------------------------------------------------------------------
 
 
@@ -178,7 +220,31 @@ def pseudo(sides: Sequence[Side], row: str, steps: Sequence[int]) -> list[str]:
                     few = f" ({len(at)})" * (len(at) < len(keys))
                     body.append([heading, f"{step}{few}", *(_share(at, name) for name in MEASURED)])
                     heading = ""
-    return markdown([row, "step", *MEASURED.values()], body) if body else ["Nothing was measured yet."]
+    return markdown([row, "step", *MEASURED.values()], body) if body else [NOT_MEASURED]
+
+
+def classes(side: Side, rows: Sequence[str], only: Sequence[str]) -> list[str]:
+    """How good they were by class of the mask, at the end, with the fewest labels; the commonest class first."""
+    found = {}
+    for row in rows:
+        keys = {cell.key for cell in side.groups[row].of(side.labels[0])}
+        found[row] = [line for line in side.by_class if line["key"] in keys]
+    every = [line for lines in found.values() for line in lines]
+    sizes: dict[str, int] = {}
+    for line in every:
+        sizes[line["class"]] = sizes.get(line["class"], 0) + int(line["pixels"])
+    for name in only if sizes else ():
+        if name not in sizes:
+            file = f"{side.e.table}-pseudo-classes.csv"
+            raise ConfigError(f"{file} has no class {name!r} of {side.e.dataset}{hint(name, sizes)}")
+    body = []
+    for name in sorted(sizes, key=lambda name: -sizes[name]):
+        if not only or name in only:
+            lines = {row: [line for line in found[row] if line["class"] == name] for row in rows}
+            shares = [_share(lines[row], column) for row in rows for column in OF_CLASS]
+            body.append([name, f"{100 * sizes[name] / sum(sizes.values()):.1f}", *shares])
+    heads = [f"{row}: {title}" if not number else title for row in rows for number, title in enumerate(TITLES)]
+    return markdown([side.heading(side.labels[0]), "of all pixels", *heads], body) if body else [NOT_MEASURED]
 
 
 def _share(rows: Iterable[Row], name: str) -> str:
@@ -200,9 +266,10 @@ def missing(tables: Mapping[str, Sequence[Side]]) -> list[str]:
         body.append([first.title, f"`{Path(first.source).name}`", *figures])
     head = ["table", "configuration", *(text for title in titles.values() for text in (f"{title}: cells", "done"))]
     runs = {(side.e.out_folder, cell.key) for side in every for count in side.labels for cell in side.cells(count)}
-    minutes = {(side.e.out_folder, key): float(row["minutes"]) for side in every for key, row in side.known.items()}
-    took = f", which took {duration(60 * sum(minutes.values()))} together, each on its own clock" if minutes else ""
-    told = [f"Tables share runs: of {len(runs)} runs {len(minutes)} are done{took}.", ""]
+    done = {(side.e.out_folder, key): row["minutes"] for side in every for key, row in side.known.items()}
+    timed = [float(minutes) for minutes in done.values() if minutes]
+    took = f", which took {duration(60 * sum(timed))} together, each on its own clock" if timed else ""
+    told = [f"Tables share runs: of {len(runs)} runs {len(done)} are done{took}.", ""]
     left = [f"- {side.e.table}, {text}" for side in every for text in _unfinished(side)]
     return [*markdown(head, body), *told, *(["Not done:", "", *left] if left else [])]
 

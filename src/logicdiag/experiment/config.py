@@ -29,6 +29,8 @@ KEEP = {
 PARTS = tuple(f.name for f in dataclasses.fields(Config))
 """Of a training configuration."""
 DATASET = "{dataset}"
+DATASETS = "datasets"
+"""The key of a block that is for some data sets alone, and no axis."""
 
 
 @dataclass
@@ -58,7 +60,7 @@ class Experiment:
     grid: list[dict[str, Any]] = field(default_factory=list)
     """Blocks of rows. A block has axes and every combination of their values; an axis is a name and its options, each
     with settings (`rules: {none: {psi.families: ""}, C: {psi.families: C}}`), or a setting and its values
-    (`psi.q: [1, 5]`).
+    (`psi.q: [1, 5]`). With `datasets: [NAME, ...]` a block is for these alone.
     """
     pool: list[str] = field(default_factory=list)
     """Axes that a mean is taken over, as over seeds."""
@@ -225,6 +227,8 @@ def keys_of_grid(e: Experiment) -> set[str]:
     keys: set[str] = set()
     for block in e.grid:
         for axis, values in block.items():
+            if axis == DATASETS:
+                continue
             if isinstance(values, list):
                 keys.add(str(axis))
             elif isinstance(values, dict):

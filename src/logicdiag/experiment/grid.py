@@ -22,12 +22,14 @@ from ..engine.run import MAY_MOVE
 from ..errors import ConfigError, LogicDiagError, hint
 from ..methods.build import METHODS
 from ..methods.config import OWN
-from .config import PARTS, Experiment, flat
+from .config import DATASETS, PARTS, Experiment, flat
 
 COLUMNS = ("dataset", "method", "psi", "head", "labels", "seed", "miou_last", "miou_best")
 """Of every CSV file; what a table varies has columns beside them."""
 MORE = (
     "miou_top",
+    "miou_parents",
+    "violations",
     "val_last",
     "val_best",
     "best_step",
@@ -117,14 +119,18 @@ def key_of(config: Config, dataset: str) -> str:
 
 def expand(e: Experiment) -> list[Cell]:
     """All cells, in the order in which they are run. Every configuration is checked, but for its data."""
-    rows = [row for block in e.grid or [{}] for row in _rows(block, e.source)]
+    blocks = list(_blocks(e))
+    every = [(row, here) for block, here in blocks for row in _rows(block, e.source)]
+    rows = {place: row for place, (row, here) in enumerate(every) if here}
+    if not rows:
+        raise ConfigError(f"{e.source}: no block of the grid is for {e.dataset}, expected it in the {DATASETS} of one")
     for axis in e.pool:
-        known = {name for options, _ in rows for name in options}
+        known = {name for options, _ in rows.values() for name in options}
         if axis not in known:
             raise ConfigError(f"{e.source}: pool has {axis!r}, which is no axis of the grid{hint(axis, known)}")
-    _check_labels(e, rows)
+    _check_labels(e, rows.values())
     cells = []
-    for row, labels, seed in _ordered(range(len(rows)), e):
+    for row, labels, seed in _ordered(rows, e):
         options, settings = rows[row]
         parts = [_part(axis, value) for axis, value in options.items()]
         parts += [] if labels is None else [f"labels{labels}"]
@@ -160,6 +166,16 @@ def _part(axis: str, value: str) -> str:
 
 Row = tuple[dict[str, str], dict[str, Any]]
 """Options by axis, and the settings that they are."""
+
+
+def _blocks(e: Experiment) -> Iterator[tuple[dict[str, Any], bool]]:
+    """Their axes, and whether they are for this data set."""
+    for block in e.grid or [{}]:
+        names = block.get(DATASETS)
+        if names is not None and not (isinstance(names, list) and names and all(isinstance(n, str) for n in names)):
+            raise ConfigError(f"{e.source}: {DATASETS} of a block is {names!r}, expected a list of names of data sets")
+        axes = {axis: values for axis, values in block.items() if axis != DATASETS}
+        yield axes, names is None or e.dataset in names
 
 
 def _rows(block: dict[str, Any], source: str) -> Iterator[Row]:
@@ -211,7 +227,7 @@ def _ordered(rows: Iterable[int], e: Experiment) -> list[tuple[int, int | None, 
     return [(row, counts[labels], e.seeds[seed]) for row, labels, seed in every]
 
 
-def _check_labels(e: Experiment, rows: Sequence[Row]) -> None:
+def _check_labels(e: Experiment, rows: Iterable[Row]) -> None:
     used = [e.settings, *(settings for _, settings in rows)]
     asked = any("{labels}" in json.dumps(settings) for settings in used)
     if e.labels is None and asked:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,6 +49,12 @@ def mean(values: Sequence[float], planned: int) -> Mean:
     return Mean(statistics.fmean(values) if values else math.nan, deviation, len(values), planned)
 
 
+def of_runs(known: Mapping[str, Row], cells: Sequence[Cell], column: str) -> Mean:
+    """The mean of a column over the runs that have it."""
+    rows = [known[cell.key] for cell in cells if cell.key in known]
+    return mean([float(row[column]) for row in rows if row.get(column)], len(cells))
+
+
 @dataclass(frozen=True)
 class Group:
     """A row of the table: cells that differ in labels, seeds and pooled axes alone."""
@@ -91,10 +97,7 @@ def make(e: Experiment, cells: Sequence[Cell], prune: bool = False, others: Sequ
         write(csv, rows, COLUMNS, MORE)
     known, groups, labels = known_rows(e, rows), grouped(cells, e.pool), counts_of(cells)
     means = {
-        (group.name, count, which): mean(
-            [float(known[cell.key][f"miou_{which}"]) for cell in group.of(count) if cell.key in known],
-            len(group.of(count)),
-        )
+        (group.name, count, which): of_runs(known, group.of(count), f"miou_{which}")
         for group in groups
         for count in labels
         for which in WHICH
@@ -145,16 +148,18 @@ def _same_runs(e: Experiment, other: Experiment) -> bool:
 
 
 def row_of(cell: Cell, result: Result, e: Experiment) -> Row:
-    """mIoU is in per cent, at the leaves; `miou_top` is that of the topmost concepts, of the last checkpoint."""
+    """mIoU is in per cent, at the leaves. Of the last checkpoint are `miou_top`, that of the topmost concepts,
+    `miou_parents`, if siblings were never confused, and `violations`, of how many pixels the outputs break a rule.
+    """
     found = result.evaluated[split_name(e.evaluate)]["last"]
     values = cell.columns()
-    top = found["levels"][0]["miou"] if "levels" in found else None
-    values["miou_top"] = _number(None if top is None else 100 * top)
+    values["miou_top"] = _per_cent(found["levels"][0]["miou"] if "levels" in found else None)
+    values["miou_parents"] = _per_cent(found.get("miou_parents"))
+    values["violations"] = _per_cent((found.get("violations") or {}).get("share"))
     values["labels"] = result.labels if cell.labels is None else cell.labels
     for which in WHICH:
         values[f"miou_{which}"] = _number(result.miou(e.evaluate, which))
-        share = result.val.get(which)
-        values[f"val_{which}"] = _number(None if share is None else 100 * share)
+        values[f"val_{which}"] = _per_cent(result.val.get(which))
     same = result.val.get("fingerprint") == found["list"]["fingerprint"]
     values |= {
         "best_step": result.val.get("best_step"),
@@ -169,6 +174,10 @@ def row_of(cell: Cell, result: Result, e: Experiment) -> Row:
 
 def _number(value: float | None) -> str:
     return "" if value is None else f"{value:.4f}"
+
+
+def _per_cent(share: float | None) -> str:
+    return _number(None if share is None else 100 * share)
 
 
 def known_rows(e: Experiment, rows: Iterable[Row]) -> dict[str, Row]:
@@ -189,10 +198,17 @@ def counts_of(cells: Iterable[Cell]) -> list[int | None]:
 def grouped(cells: Iterable[Cell], pool: Sequence[str]) -> list[Group]:
     found: dict[str, list[Cell]] = {}
     for cell in sorted(cells, key=lambda cell: cell.place):
-        options = {axis: value for axis, value in cell.options.items() if axis not in pool}
-        name = ", ".join(f"{axis} = {value}" if "." in axis else value for axis, value in options.items())
+        name = row_name({axis: value for axis, value in cell.options.items() if axis not in pool})
         found.setdefault(name or "all", []).append(cell)
     return [Group(name, tuple(members)) for name, members in found.items()]
+
+
+def row_name(options: Mapping[str, str]) -> str:
+    """
+    >>> row_name({"name": "FixMatch", "method.teacher_decay": "0.99"})
+    'FixMatch, method.teacher_decay = 0.99'
+    """
+    return ", ".join(f"{axis} = {value}" if "." in axis else value for axis, value in options.items())
 
 
 def pseudo_rows(e: Experiment, cells: Sequence[Cell], prune: bool = False, others: Sequence[Experiment] = ()) -> Merged:
@@ -228,7 +244,7 @@ def _measured(e: Experiment, cells: Sequence[Cell]) -> list[tuple[Cell, dict[str
 
 def _measured_row(cell: Cell, measured: dict[str, Any], found: dict[str, Any], shares: Sequence[str]) -> Row:
     values = {**cell.columns(), "steps": cell.config.train.steps}
-    values |= {name: _number(None if found.get(name) is None else 100 * found[name]) for name in shares}
+    values |= {name: _per_cent(found.get(name)) for name in shares}
     values |= {"images": measured["images"], "pixels": found["pixels"]}
     return {name: "" if value is None else str(value) for name, value in values.items()}
 
@@ -335,12 +351,12 @@ def _notes(known: dict[str, Row], cells: Sequence[Cell], results: dict[str, Resu
         if cell.labels is not None and count not in (None, cell.labels):
             notes.append(f"{cell.name} was trained on {count} labelled images, not {cell.labels}.")
     if ours:
-        seconds = 60 * sum(float(row["minutes"]) for row in ours.values())
-        notes.append(
-            f"{len(ours)} runs took {duration(seconds)} together, each on its own clock."
-            if len(ours) > 1
-            else f"1 run took {duration(seconds)}."
-        )
+        timed = [float(row["minutes"]) for row in ours.values() if row["minutes"]]
+        took = f"took {duration(60 * sum(timed))}"
+        if len(timed) > 1:
+            notes.append(f"{len(timed)} runs {took} together, each on its own clock.")
+        elif timed:
+            notes.append(f"1 run {took}.")
     if stale:
         some = f"{stale} rows of the CSV file are" if stale > 1 else "A row of the CSV file is"
         notes.append(f"{some} of other settings, and not in this table (`--prune` drops them).")
