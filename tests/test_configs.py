@@ -1,6 +1,7 @@
 """Every configuration that is shipped can be read, and says what its recipe says."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,10 @@ CHOOSING = [RECIPE, WITNESS, TEACHER, SURE]
 CHOICE = CONFIGS / "experiments" / "choosing.yaml"
 """The suite of those that a rule decides."""
 FIRST = CONFIGS / "experiments" / "scenes.yaml"
-EXPERIMENTS = sorted({*(CONFIGS / "experiments").glob("*.yaml")} - {*CHOOSING, CHOICE, SUITE, FIRST})
+GENERATED = CONFIGS / "experiments" / "generated.yaml"
+PARTS = CONFIGS / "experiments" / "parts.yaml"
+"""The table of it."""
+EXPERIMENTS = sorted({*(CONFIGS / "experiments").glob("*.yaml")} - {*CHOOSING, CHOICE, SUITE, FIRST, GENERATED, PARTS})
 FILES = sorted(file for file in CONFIGS.rglob("*.yaml") if CONFIGS / "experiments" not in file.parents)
 
 
@@ -122,6 +126,23 @@ def test_the_recipe_is_chosen_on_nothing_that_is_reported(file, dataset):
     assert {cell.config.train.steps for cell in cells} == {expand(reported)[0].config.train.steps}
 
 
+def test_generated_scenes():
+    """Each seed has scenes of its own, the same for all rows; one thing differs from LogicDiag in a row of its name."""
+    [e] = load_suite(GENERATED).experiments
+    cells = expand(e)
+    assert Path(e.source) == PARTS
+    assert {cell.seed for cell in cells} == set(range(10))
+    assert all(cell.config.data.scenes.seed == cell.config.train.seed == cell.seed for cell in cells)
+    assert len({cell.key for cell in cells}) == len(cells) == 130
+    of_first = {cell.options["name"]: cell.config for cell in cells if cell.seed == 0}
+    recipe = of_first["+ sure levels (LogicDiag)"]
+    assert recipe == load_config(
+        CONFIGS / "scenes.yaml", ["data.scenes={seed: 0, val: 80}", "train.val_every=300", "train.seed=0"]
+    )
+    assert replace(of_first["LogicDiag, tree"], model=recipe.model) == recipe
+    assert replace(of_first["LogicDiag, levels 0.8"], psi=recipe.psi) == recipe
+
+
 def test_a_first_experiment(tmp_path, monkeypatch, capsys):
     """As its file says, but shorter, and in one process each."""
     monkeypatch.chdir(tmp_path)
@@ -138,7 +159,7 @@ def test_a_first_experiment(tmp_path, monkeypatch, capsys):
     assert (tmp_path / "runs/scenes/tables/scenes.csv").is_file()
 
 
-@pytest.mark.parametrize("file", [*EXPERIMENTS, *CHOOSING, CHOICE, SUITE], ids=lambda file: file.stem)
+@pytest.mark.parametrize("file", [*EXPERIMENTS, *CHOOSING, CHOICE, SUITE, GENERATED], ids=lambda file: file.stem)
 def test_tables_can_be_made_beside_what_is_there(file, tmp_path, monkeypatch, capsys):
     """Without any run, and without data; files that are made by hand have names of their own."""
     root = CONFIGS.parent

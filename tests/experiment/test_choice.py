@@ -96,6 +96,18 @@ def test_trials_that_an_option_lacks_count_for_none(tmp_path):
     assert "\nNot decided: 3 runs are missing. By what there is, **1.0** stays: in the mean" in text
 
 
+def test_rows_that_a_data_set_leaves_out(tmp_path):
+    """They have the runs of another row, which counts twice then; what is missing of these is one run."""
+    path = choosing(tmp_path, more="same: {C: B, A: B}\n")
+    done(path, {**ALL, ("right", "B", "2.0"): (20,)})
+    text = made(path)
+    [rows] = tables(text)
+    assert [row[0] for row in rows[6:10]] == ["**Right, 3 labels**, lists 4, 5", "A", "B", "C (as B)"]
+    assert rows[8][1:] == rows[9][1:] == ["20.0, 20.0", "20.0, 22.0", "20.0, –"]
+    assert rows[10] == ["mean of the 4 that all have", "20.00", "20.50", "20.00"]
+    assert "\nNot decided: 1 run is missing." in text
+
+
 def test_a_data_set_without_a_trial_that_all_have(tmp_path):
     path = choosing(tmp_path)
     done(path, {**ALL, ("right", "A", "0.5"): (), ("right", "B", "0.5"): ()})

@@ -308,6 +308,10 @@ END = "\n<!-- end -->\n"
         (f"<!-- choice one\naxis: nam\n-->{END}", "axis is 'nam', which is no axis of the table (did you mean 'name'"),
         (f"<!-- choice one -->{END}", "page.md:1: stays has 'null', which is no option of name"),
         (f"<!-- choice one\noptions: [A, D]\n-->{END}", "page.md:1: options has 'D', which is no option of name"),
+        (
+            f"<!-- choice one\naxis: name\nstays: A\nsame: {{D: ''}}\n-->{END}",
+            "page.md:1: same has 'D', which is no row of the table",
+        ),
         (f"<!-- choice one\noptions: [A, B]\nstays: 'C, last'\n-->{END}", "stays has 'C, last', which is no option"),
         (f"<!-- missing one -->{END}", "page.md:1: missing takes nothing behind it, found 'one'"),
         (None, "all.yaml: the page page.md cannot be read: No such file"),

@@ -64,7 +64,7 @@ class Side:
 
     @cached_property
     def known(self) -> dict[str, Row]:
-        ours = {cell.key for group in self.groups.values() for cell in group.cells}
+        ours = {cell.key for cell in self.every}
         return {key: row for key, row in reported(self.e).items() if key in ours}
 
     @cached_property
@@ -86,13 +86,16 @@ class Side:
     def heading(self, count: int | None) -> str:
         return self.title if count is None else f"{self.title}, {count} labels"
 
+    @property
+    def every(self) -> list[Cell]:
+        return [cell for group in self.groups.values() for cell in group.cells]
+
     def cells(self, count: int | None) -> list[Cell]:
         return [cell for group in self.groups.values() for cell in group.of(count)]
 
     def counts(self) -> tuple[str, str]:
         """Of cells: all, and those that are done."""
-        cells = [cell for count in self.labels for cell in self.cells(count)]
-        return str(len(cells)), str(sum(cell.key in self.known for cell in cells))
+        return str(len(self.every)), str(sum(cell.key in self.known for cell in self.every))
 
     def is_begun(self, count: int | None) -> bool:
         return any(cell.key in self.known for cell in self.cells(count))
@@ -265,7 +268,7 @@ def missing(tables: Mapping[str, Sequence[Side]]) -> list[str]:
         figures = [text for dataset in titles for text in counts.get(dataset, (NONE, NONE))]
         body.append([first.title, f"`{Path(first.source).name}`", *figures])
     head = ["table", "configuration", *(text for title in titles.values() for text in (f"{title}: cells", "done"))]
-    runs = {(side.e.out_folder, cell.key) for side in every for count in side.labels for cell in side.cells(count)}
+    runs = {(side.e.out_folder, cell.key) for side in every for cell in side.every}
     done = {(side.e.out_folder, key): row["minutes"] for side in every for key, row in side.known.items()}
     timed = [float(minutes) for minutes in done.values() if minutes]
     took = f", which took {duration(60 * sum(timed))} together, each on its own clock" if timed else ""

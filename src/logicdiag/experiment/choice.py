@@ -7,7 +7,7 @@ Whatever else varies makes a trial of all options; a trial counts when each of t
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from .beside import NONE, Side
@@ -29,6 +29,8 @@ class Rule:
     """Of the axis, as tables call them; all that it has if empty."""
     margin: float = 0.5
     """Points of mIoU, in the mean of the data sets."""
+    same: dict[str, str] = field(default_factory=dict)
+    """Row -> another one: data sets that leave the first out have the runs of the second in its place, too."""
 
 
 @dataclass(frozen=True)
@@ -36,8 +38,10 @@ class Found:
     """mIoU at the last checkpoint, by trial and option."""
 
     options: list[str]
-    planned: dict[Trial, set[str]]
+    planned: list[Trial]
     values: dict[tuple[Trial, str], float]
+    missing: int
+    """Runs."""
 
     @property
     def complete(self) -> list[Trial]:
@@ -59,16 +63,21 @@ def axes_of(sides: Sequence[Side]) -> dict[str, list[str]]:
     """The options of every axis, in the order of the file."""
     found: dict[str, dict[str, None]] = {}
     for side in sides:
-        for cell in _cells(side):
+        for cell in side.every:
             for axis, option in cell.options.items():
                 found.setdefault(axis, {})[option] = None
     return {axis: list(options) for axis, options in found.items()}
 
 
+def rows_of(sides: Sequence[Side], axis: str) -> list[str]:
+    """What else there is than the axis."""
+    return list(dict.fromkeys(_beside(cell, axis) for side in sides for cell in side.every if axis in cell.options))
+
+
 def choice(sides: Sequence[Side], rule: Rule) -> list[str]:
     """A table of all trials, and what the rule says of it."""
     options = rule.options or axes_of(sides)[rule.axis]
-    found = _read(sides, rule.axis, options)
+    found = _read(sides, rule.axis, options, rule.same)
     body: list[list[str]] = []
     for side in sides:
         for count in side.labels:
@@ -86,24 +95,30 @@ def choice(sides: Sequence[Side], rule: Rule) -> list[str]:
     return [*markdown(["", *options], body), _verdict(found, shown(rule.stays), rule.margin)]
 
 
-def _read(sides: Sequence[Side], axis: str, options: Sequence[str]) -> Found:
-    planned: dict[Trial, set[str]] = {}
-    values = {}
+def _read(sides: Sequence[Side], axis: str, options: Sequence[str], same: Mapping[str, str]) -> Found:
+    planned: dict[Trial, dict[str, str]] = {}
+    values: dict[tuple[Trial, str], float] = {}
+    missing: set[str] = set()
     for side in sides:
-        for cell in _cells(side):
-            option = cell.options.get(axis)
-            if option is not None and option in options:
-                others = {name: value for name, value in cell.options.items() if name != axis}
-                trial = (side.e.dataset, row_name(others), cell.labels, cell.seed)
-                planned.setdefault(trial, set()).add(option)
+        cells = [cell for cell in side.every if cell.options.get(axis) in options]
+        rows = {cell.name: _beside(cell, axis) for cell in cells}
+        taken = {row: row for row in rows.values()}
+        taken |= {f"{row} (as {other})": other for row, other in same.items() if row not in taken}
+        for row, of in taken.items():
+            for cell in (cell for cell in cells if rows[cell.name] == of):
+                trial = (side.e.dataset, row, cell.labels, cell.seed)
+                planned.setdefault(trial, {})[cell.options[axis]] = cell.key
                 if cell.key in side.known:
-                    values[trial, option] = float(side.known[cell.key]["miou_last"])
-    tried = {trial: some for trial, some in planned.items() if len(some) == len(options)}
-    return Found(list(options), tried, {place: value for place, value in values.items() if place[0] in tried})
+                    values[trial, cell.options[axis]] = float(side.known[cell.key]["miou_last"])
+    tried = [trial for trial, keys in planned.items() if len(keys) == len(options)]
+    for trial in tried:
+        missing |= {key for option, key in planned[trial].items() if (trial, option) not in values}
+    return Found(list(options), tried, values, len(missing))
 
 
-def _cells(side: Side) -> Iterator[Cell]:
-    return (cell for group in side.groups.values() for cell in group.cells)
+def _beside(cell: Cell, axis: str) -> str:
+    """Its row, but for the axis."""
+    return row_name({name: option for name, option in cell.options.items() if name != axis})
 
 
 def _listed(found: Found, trials: Sequence[Trial], option: str) -> str:
@@ -130,7 +145,7 @@ def _verdict(found: Found, stays: str, margin: float) -> str:
         if best != stays and ahead >= margin
         else f"**{stays}** stays: in the mean of the data sets none is {margin:g} above it"
     )
-    missing = len(found.planned) * len(found.options) - len(found.values)
-    if not missing:
+    if not found.missing:
         return f"Decided: {said}."
-    return f"Not decided: {missing} {'run is' if missing == 1 else 'runs are'} missing. By what there is, {said}."
+    missing = f"{found.missing} {'run is' if found.missing == 1 else 'runs are'} missing"
+    return f"Not decided: {missing}. By what there is, {said}."

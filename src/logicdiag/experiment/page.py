@@ -30,7 +30,7 @@ from typing import Any
 from ..engine.load import build, parse_value
 from ..errors import ConfigError, hint
 from . import beside
-from .choice import Rule, axes_of, choice
+from .choice import Rule, axes_of, choice, rows_of
 from .grid import COLUMNS, MORE, shown
 from .suite import Suite
 
@@ -191,6 +191,7 @@ def _choice(sides: Sides, data: dict[str, Any], where: str) -> Maker:
     what = f"option of {rule.axis}"
     _check(where, "options", rule.options, axes[rule.axis], what)
     _check(where, "stays", [shown(rule.stays)], rule.options or axes[rule.axis], what)
+    _check(where, "same", (row for pair in rule.same.items() for row in pair), rows_of(sides, rule.axis))
     return lambda: choice(sides, rule)
 
 
