@@ -133,14 +133,14 @@ def test_generated_scenes():
     assert Path(e.source) == PARTS
     assert {cell.seed for cell in cells} == set(range(10))
     assert all(cell.config.data.scenes.seed == cell.config.train.seed == cell.seed for cell in cells)
-    assert len({cell.key for cell in cells}) == len(cells) == 130
+    assert len({cell.key for cell in cells}) == len(cells) == 150
     of_first = {cell.options["name"]: cell.config for cell in cells if cell.seed == 0}
     recipe = of_first["+ sure levels (LogicDiag)"]
     assert recipe == load_config(
         CONFIGS / "scenes.yaml", ["data.scenes={seed: 0, val: 80}", "train.val_every=300", "train.seed=0"]
     )
     assert replace(of_first["LogicDiag, tree"], model=recipe.model) == recipe
-    assert replace(of_first["LogicDiag, levels 0.8"], psi=recipe.psi) == recipe
+    assert replace(of_first["+ fuzzy likelihood"], psi=recipe.psi) == recipe
 
 
 def test_a_first_experiment(tmp_path, monkeypatch, capsys):

@@ -194,9 +194,10 @@ def test_other_figures(tmp_path):
             ["B", "50.0 (1)", "–", "–"],
         ]
     ]
-    (tmp_path / "page.md").write_text(marker.replace("{rows}", "rows: [B, A]\n") + "<!-- end -->\n")
+    (tmp_path / "page.md").write_text(marker.replace("{rows}", "rows: [B, A]\npairs: [[B, A]]\n") + "<!-- end -->\n")
     [[_, *rows]] = tables(made(path))
-    assert [row[0] for row in rows] == ["B", "A"]
+    assert [row[0] for row in rows] == ["B", "A", "B less A"]
+    assert rows[2][1:] == ["+0.0 (1)", "–", "–"]
 
 
 def test_pseudo_labels_by_class(tmp_path):

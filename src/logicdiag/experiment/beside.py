@@ -190,17 +190,27 @@ def _marked(text: str, is_spoiled: bool) -> str:
 # ---- other figures of the same runs ----------------------------------------------------------------------------------
 
 
-def figures(sides: Sequence[Side], columns: Mapping[str, str], rows: Sequence[str]) -> list[str]:
-    """Columns of the CSV files by what they are called; rows and columns without any figure are left out."""
+def figures(
+    sides: Sequence[Side], columns: Mapping[str, str], rows: Sequence[str], pairs: Sequence[tuple[str, str]]
+) -> list[str]:
+    """Columns of the CSV files by what they are called; rows and columns without any figure are left out. Then pairs of
+    rows: the first less the second, of runs with the same seed.
+    """
     lines = []
     for block in _blocks(sides):
         found: list[Column] = []
         for side, count in block:
             for column, title in columns.items():
-                means = {name: side.mean(group, count, column) for name, group in side.groups.items() if name in rows}
+                of = {name: group.of(count) for name, group in side.groups.items()}
+                means = {name: of_runs(side.known, cells, column) for name, cells in of.items() if name in rows}
                 texts = {name: figure(value) for name, value in means.items() if value.n}
+                for one, two in pairs:
+                    if one in of and two in of:
+                        less = paired(of[one], of[two], side.known, column)
+                        texts |= {f"{one} less {two}": figure(less, signed=True)} if less.n else {}
                 found += [(f"{side.heading(count)}: {title}", texts)] if texts else []
-        body = [[row, *(texts.get(row, NONE) for _, texts in found)] for row in rows]
+        names = [*rows, *(f"{one} less {two}" for one, two in pairs)]
+        body = [[name, *(texts.get(name, NONE) for _, texts in found)] for name in names]
         if found:
             lines += markdown(["", *(head for head, _ in found)], [line for line in body if {*line[1:]} - {NONE}])
     return lines or ["No run has these figures yet."]

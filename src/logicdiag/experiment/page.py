@@ -58,6 +58,8 @@ class _Figures:
     """Of the CSV file, by what they are called on the page."""
     rows: list[str] = field(default_factory=list)
     """All if empty."""
+    pairs: list[tuple[str, str]] = field(default_factory=list)
+    """As of a table."""
 
 
 @dataclass
@@ -162,10 +164,10 @@ def _table(sides: Sides, data: dict[str, Any], where: str) -> Maker:
 
 def _figures(sides: Sides, data: dict[str, Any], where: str) -> Maker:
     of = build(_Figures, data, where)
-    _check(where, "rows", of.rows, _rows(sides))
+    _check(where, "rows", [*of.rows, *(row for pair in of.pairs for row in pair)], _rows(sides))
     columns = {name: str(title) for name, title in of.columns.items()}
     _check(where, "columns", columns, FIGURES, "column with figures")
-    return lambda: beside.figures(sides, columns, of.rows or _rows(sides))
+    return lambda: beside.figures(sides, columns, of.rows or _rows(sides), of.pairs)
 
 
 def _pseudo(sides: Sides, data: dict[str, Any], where: str) -> Maker:

@@ -327,11 +327,14 @@ def reference_of(e: Experiment, groups: Sequence[Group]) -> Group | None:
     return groups[names.index(e.reference)]
 
 
-def paired(cells: Sequence[Cell], reference: Sequence[Cell], known: dict[str, Row]) -> Mean:
-    """The difference of runs with the same seed, at the last checkpoint."""
-    beside = {cell.seed: float(known[cell.key]["miou_last"]) for cell in reference if cell.key in known}
-    pairs = [cell for cell in cells if cell.key in known and cell.seed in beside]
-    return mean([float(known[cell.key]["miou_last"]) - beside[cell.seed] for cell in pairs], len(cells))
+def paired(
+    cells: Sequence[Cell], reference: Sequence[Cell], known: Mapping[str, Row], column: str = "miou_last"
+) -> Mean:
+    """The difference of runs with the same seed, where both have the figure."""
+    having = {key: float(row[column]) for key, row in known.items() if row.get(column)}
+    beside = {cell.seed: having[cell.key] for cell in reference if cell.key in having}
+    pairs = [cell for cell in cells if cell.key in having and cell.seed in beside]
+    return mean([having[cell.key] - beside[cell.seed] for cell in pairs], len(cells))
 
 
 def markdown(head: Sequence[str], body: Sequence[Sequence[str]]) -> list[str]:
