@@ -117,6 +117,7 @@ def side_of(e: Experiment, title: str) -> Side:
 def figure(value: Mean, signed: bool = False) -> str:
     """With the number of runs where it is not all of them.
 
+    >>> from logicdiag.experiment.table import mean
     >>> figure(mean([40.0, 42.0], 2)), figure(mean([40.0, 42.0], 3), signed=True), figure(mean([-1.0], 3), signed=True)
     ('41.0 ± 1.4', '+41.0 ± 1.4 (2)', '-1.0 (1)')
     >>> figure(mean([], 3))
