@@ -1,8 +1,12 @@
 """Two processes are one: the same losses as a single process with the same batch."""
 
+import os
 import signal
 import socket
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -117,6 +121,36 @@ def test_two_processes_are_interrupted_and_one_goes_on(tmp_path):
     resume(tmp_path / "run")
     lines = read_metrics(tmp_path / "run")
     assert [line["step"] for line in lines if "loss" in line] == list(range(1, 21))
+
+
+LEAVES = """
+from pathlib import Path
+import torch
+from logicdiag.engine.distributed import world
+
+with world("cpu") as here:
+    torch.optim.SGD([torch.zeros(1, requires_grad=True)])
+    here.wait()
+print(*(thread.joinpath("comm").read_text().strip() for thread in Path("/proc/self/task").iterdir()))
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="needs a list of threads")
+def test_no_thread_outlives_the_world():
+    """One that does may end the process with an error, when Python has ended and the thread lets go of a tensor."""
+    shared = {**os.environ, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", LEAVES],
+            env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank), "OMP_NUM_THREADS": "1"},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    told = [process.communicate(timeout=120)[0] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0]
+    assert all(names.strip() and "gloo" not in names for names in told), told
 
 
 def test_a_batch_that_cannot_be_shared_is_refused(tmp_path):
