@@ -114,8 +114,8 @@ def world(device: str = "auto") -> Iterator[World]:
     if size == 1:
         yield World(0, 1, chosen)
         return
-    # Its functions have the group as a default. Imported later (optimisers do), they would keep it, and its threads, alive
-    # until Python ends, where a thread that still lets go of a tensor ends the process with an error.
+    # Its functions have the group as a default. Imported later (optimisers do), they would keep it, and its threads,
+    # alive until Python ends, where a thread that still lets go of a tensor ends the process with an error.
     importlib.import_module("torch.distributed.nn.functional")
     dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo")
     try:
