@@ -28,9 +28,12 @@ CHOICE = CONFIGS / "experiments" / "choosing.yaml"
 """The suite of those that a rule decides."""
 FIRST = CONFIGS / "experiments" / "scenes.yaml"
 GENERATED = CONFIGS / "experiments" / "generated.yaml"
-PARTS = CONFIGS / "experiments" / "parts.yaml"
-"""The table of it."""
-EXPERIMENTS = sorted({*(CONFIGS / "experiments").glob("*.yaml")} - {*CHOOSING, CHOICE, SUITE, FIRST, GENERATED, PARTS})
+PARTS, AVERAGING, CANDIDATES = (
+    CONFIGS / "experiments" / f"{name}.yaml" for name in ("parts", "averaging", "candidates")
+)
+"""The tables of it."""
+ELSEWHERE = {*CHOOSING, CHOICE, SUITE, FIRST, GENERATED, PARTS, AVERAGING, CANDIDATES}
+EXPERIMENTS = sorted({*(CONFIGS / "experiments").glob("*.yaml")} - ELSEWHERE)
 FILES = sorted(file for file in CONFIGS.rglob("*.yaml") if CONFIGS / "experiments" not in file.parents)
 
 
@@ -128,19 +131,26 @@ def test_the_recipe_is_chosen_on_nothing_that_is_reported(file, dataset):
 
 def test_generated_scenes():
     """Each seed has scenes of its own, the same for all rows; one thing differs from LogicDiag in a row of its name."""
-    [e] = load_suite(GENERATED).experiments
-    cells = expand(e)
-    assert Path(e.source) == PARTS
-    assert {cell.seed for cell in cells} == set(range(10))
-    assert all(cell.config.data.scenes.seed == cell.config.train.seed == cell.seed for cell in cells)
-    assert len({cell.key for cell in cells}) == len(cells) == 150
-    of_first = {cell.options["name"]: cell.config for cell in cells if cell.seed == 0}
-    recipe = of_first["+ sure levels (LogicDiag)"]
-    assert recipe == load_config(
+    experiments = load_suite(GENERATED).experiments
+    assert [Path(e.source) for e in experiments] == [PARTS, AVERAGING, CANDIDATES]
+    recipe = load_config(
         CONFIGS / "scenes.yaml", ["data.scenes={seed: 0, val: 80}", "train.val_every=300", "train.seed=0"]
     )
-    assert replace(of_first["LogicDiag, tree"], model=recipe.model) == recipe
-    assert replace(of_first["+ fuzzy likelihood"], psi=recipe.psi) == recipe
+    tables = {}
+    for e in experiments:
+        cells = expand(e)
+        assert {cell.seed for cell in cells} == set(range(10))
+        assert all(cell.config.data.scenes.seed == cell.config.train.seed == cell.seed for cell in cells)
+        rows = {tuple(cell.options.values()) for cell in cells}
+        assert len({cell.key for cell in cells}) == len(cells) == 10 * len(rows)
+        tables[Path(e.source)] = {tuple(cell.options.values()): cell.config for cell in cells if cell.seed == 0}
+    parts, averaging, candidates = tables.values()
+    assert parts["+ sure levels (LogicDiag)",] == averaging["LogicDiag", "0.98"] == candidates["LogicDiag",] == recipe
+    assert parts["FixMatch",] == averaging["FixMatch", "0.98"] == candidates["FixMatch",]
+    assert replace(parts["LogicDiag, tree",], model=recipe.model) == recipe
+    assert replace(parts["+ fuzzy likelihood",], psi=recipe.psi) == recipe
+    assert replace(averaging["LogicDiag", "0.0"], method=recipe.method) == recipe
+    assert replace(candidates["no cross entropy of leaves",], loss=recipe.loss) == recipe
 
 
 def test_a_first_experiment(tmp_path, monkeypatch, capsys):
