@@ -22,7 +22,8 @@ SUITE = CONFIGS / "experiments" / "all.yaml"
 WITNESS = CONFIGS / "experiments" / "witness.yaml"
 TEACHER = CONFIGS / "experiments" / "teacher.yaml"
 SURE = CONFIGS / "experiments" / "sure.yaml"
-CHOOSING = [RECIPE, WITNESS, TEACHER, SURE]
+SAMPLING = CONFIGS / "experiments" / "sampling.yaml"
+CHOOSING = [RECIPE, WITNESS, TEACHER, SURE, SAMPLING]
 """On lists that no table reports."""
 CHOICE = CONFIGS / "experiments" / "choosing.yaml"
 """The suite of those that a rule decides."""

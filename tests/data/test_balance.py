@@ -1,10 +1,10 @@
-"""Weights of classes: the rarer, the heavier, and 1 on average."""
+"""Weights of classes: the rarer, the heavier, and 1 on average; and which images show them."""
 
 import numpy as np
 import pytest
 
 from logicdiag.data import balance
-from logicdiag.data.balance import leaf_weights
+from logicdiag.data.balance import leaf_weights, shown
 from logicdiag.data.dataset import IGNORE, Masked
 
 
@@ -41,3 +41,9 @@ def test_of_many_masks_some_are_counted_evenly(monkeypatch):
     monkeypatch.setattr(balance, "MOST_MASKS", 2)
     many = [masked([0]), Masked("y", lambda: None, lambda: pytest.fail("not this one")), masked([1]), *ITEMS[:1]]
     assert leaf_weights(many, 2, 1.0).tolist() == [1, 1]
+
+
+def test_images_that_show_a_class():
+    """What a mask ignores, and classes that no mask shows, are left out."""
+    assert shown([*ITEMS, masked([IGNORE, 2])], 4) == {0: [0, 1], 1: [0], 2: [1, 2]}
+    assert shown([masked([IGNORE])], 4) == {}

@@ -11,11 +11,14 @@ from itertools import islice
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from PIL import Image
 
+from logicdiag.data.balance import shown
 from logicdiag.data.dataset import IGNORE, Masked, Photo
 from logicdiag.data.loader import Loader, Views, _order
-from logicdiag.data.resample import Axis, nearest, resample
+from logicdiag.data.resample import Axis, nearest, place, resample
 from logicdiag.data.windows import PADDING
 from logicdiag.errors import DataError, OptionError
 from tests.gpu import no_waiting
@@ -134,6 +137,30 @@ def test_place_of_a_padded_image_and_of_a_crop_is_uniform():
     assert min(seen.values()) > 50
 
 
+@settings(max_examples=200, deadline=None)
+@given(st.integers(1, 90), st.floats(0.3, 3), st.integers(1, 60), st.integers(0, 1 << 30), st.data())
+def test_a_crop_around_a_pixel_has_it(size, factor, crop, seed, data):
+    """Where views are not smaller than images, the pixel itself; else what lies where it was."""
+    around = data.draw(st.integers(0, size - 1))
+    axis = place(size, factor, crop, np.random.default_rng(seed), around)
+    seen = nearest(axis)
+    if axis.scaled >= size:
+        assert around - axis.start in seen.tolist()
+    else:
+        assert (seen >= 0).any()
+        assert int((seen[seen >= 0] + axis.start - around).abs().min()) <= size / axis.scaled
+
+
+def test_a_crop_around_a_pixel_lies_anywhere_that_has_it():
+    """As without it where all is in the crop."""
+    at = [place(10, 2.0, 6, np.random.default_rng(seed), 4).offset for seed in range(400)]
+    assert set(at) == {4, 5, 6, 7, 8, 9}  # the pixel is the tenth and the eleventh of twenty
+    assert min(Counter(at).values()) > 40
+    assert {place(10, 2.0, 6, np.random.default_rng(seed), 0).offset for seed in range(50)} == {0, 1}
+    free, bound = (place(10, 0.5, 9, np.random.default_rng(7), around) for around in (None, 4))
+    assert free == bound
+
+
 def _ramp(height: int) -> np.ndarray:
     return np.broadcast_to(np.arange(height, dtype=np.uint8)[:, None, None], (height, 32, 3)).copy()
 
@@ -223,6 +250,49 @@ def _contains(image: np.ndarray, crop: torch.Tensor, leaf: torch.Tensor, size: i
 
 
 # ---- the stream --------------------------------------------------------------------------------------------------
+
+
+# ---- by class ----------------------------------------------------------------------------------------------------
+
+
+def striped(index: int, height: int, width: int) -> np.ndarray:
+    """Class 0, with a small block of a class that is the item's own."""
+    mask = np.zeros((height, width), np.uint8)
+    top, left = np.random.default_rng(index).integers(0, (height - 4, width - 4))
+    mask[top : top + 4, left : left + 4] = 1 + index % 3
+    return mask
+
+
+def rare(n: int = 8) -> list[Masked]:
+    return [Masked(f"item{i}", partial(coloured, i, 40, 56), partial(striped, i, 40, 56)) for i in range(n)]
+
+
+def test_by_class_each_class_comes_as_often_as_any_other():
+    """In the images that show it, and in the view; a fresh permutation of the classes each time."""
+    of = shown(rare(), 5)
+    assert list(of) == [0, 1, 2, 3]
+    orders = set()
+    for views in load(60, rare(), crop=16, scale=(1, 2), shown=of):
+        counts = torch.stack([(views.leaf == leaf).flatten(1).any(1) for leaf in range(1, 4)], 1)
+        assert counts.any(0).all()  # four views, four classes, of which the first is everywhere
+        orders.add(tuple(counts.int().argmax(1).tolist()))
+    assert len(orders) > 6
+    plain = [(views.leaf > 0).flatten(1).any(1).float().mean() for views in load(60, rare(), crop=16, scale=(1, 2))]
+    assert np.mean(plain) < 0.5
+
+
+def test_by_class_every_image_that_shows_it_has_its_turn():
+    seen = Counter(number for views in load(60, rare(), shown=shown(rare(), 5)) for number in item_of(views))
+    assert set(seen) == set(range(8))
+
+
+def test_by_class_it_is_the_same_whatever_loads_it():
+    options = {"shown": shown(rare(), 5), "crop": 16}
+    whole = load(4, rare(), **options)
+    assert all(map(same, whole, load(4, rare(), workers=2, **options)))
+    assert all(map(same, whole[2:], load(2, rare(), start=2, **options)))
+    halves = [load(4, rare(), part=part, parts=2, **options) for part in (0, 1)]
+    assert all(same(views, joined(list(both))) for views, *both in zip(whole, *halves, strict=True))
 
 
 @pytest.mark.parametrize("workers", [1, 2])

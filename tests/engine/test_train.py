@@ -135,6 +135,20 @@ def test_rare_classes_weigh_more_by_the_labelled_masks():
     assert trainer().method.loss.weights is None
 
 
+def test_classes_may_be_drawn_instead_of_images(tmp_path):
+    """Labelled views alone are others."""
+    changes = {"data": {"sampling": "classes"}}
+    made = trainer(**changes)
+    assert set(made.shown) == {int(leaf) for i in made.dataset.labeled for leaf in np.unique(i.mask())}
+    with ExitStack() as ours, ExitStack() as others:
+        ((labeled, unlabeled),) = next(made._batches(ours))
+        ((plain, same),) = next(trainer()._batches(others))
+    assert not torch.equal(labeled.image, plain.image)
+    assert torch.equal(unlabeled.image, same.image)
+    whole = train(config(**changes), tmp_path / "whole")
+    assert read_metrics(whole.path)[0]["loss"] != read_metrics(train(config(), tmp_path / "plain").path)[0]["loss"]
+
+
 def test_rates_of_encoder_and_decoder():
     made = trainer()
     made.optimizer.step(3, {})
@@ -238,6 +252,7 @@ def test_validation_without_a_counted_pixel_is_no_best(tmp_path):
         ({"model": {"weights": "nowhere.pth"}}, LogicDiagError, "nowhere.pth"),
         ({"loss": {"points": 0}}, ConfigError, "loss.points is 0"),
         ({"loss": {"balance": 2}}, ConfigError, "loss.balance is 2.0, expected a number from 0 to 1"),
+        ({"data": {"sampling": "clases"}}, OptionError, "data.sampling is 'clases', .* .did you mean 'classes'"),
         ({"optimizer": {"name": "sdg"}}, OptionError, "did you mean 'sgd'"),
         ({"optimizer": {"lr": 0}}, ConfigError, "optimizer.lr is 0.0, expected a number above 0"),
         ({"optimizer": {"momentum": -1}}, ConfigError, "optimizer.momentum is -1.0, expected 0 or more"),

@@ -1,4 +1,4 @@
-"""What each class weighs, so that rare ones are heard."""
+"""What each class weighs, and which images show it, so that rare ones are heard."""
 
 from __future__ import annotations
 
@@ -9,6 +9,10 @@ from numpy.typing import NDArray
 
 from .dataset import IGNORE, Masked, evenly
 
+SAMPLING = {
+    "images": "each labelled image as often as any other",
+    "classes": "each class as often as any other, in an image that shows it",
+}
 MOST_MASKS = 1000
 """Masks that are counted; of more, as many, evenly apart."""
 
@@ -31,3 +35,17 @@ def leaf_weights(items: Sequence[Masked], leaves: int, power: float) -> NDArray[
     weights = shares**-power
     weights *= counts.sum() / (weights * counts).sum()
     return np.asarray(weights, np.float32)
+
+
+def shown(items: Sequence[Masked], leaves: int) -> dict[int, list[int]]:
+    """For each leaf that any mask shows, the images that show it.
+
+    >>> masks = [np.array([[0, 255]], np.uint8), np.array([[0, 2]], np.uint8)]
+    >>> shown([Masked("x", lambda: None, lambda mask=mask: mask) for mask in masks], 3)
+    {0: [0, 1], 2: [1]}
+    """
+    found: dict[int, list[int]] = {}
+    for number, item in enumerate(items):
+        for leaf in np.flatnonzero(np.bincount(item.mask().ravel(), minlength=IGNORE + 1)[:leaves]).tolist():
+            found.setdefault(leaf, []).append(number)
+    return dict(sorted(found.items()))

@@ -79,6 +79,10 @@ class DataConfig:
     """A training view is scaled by a factor between these."""
     flip: float = 0.5
     """The probability that a training view is mirrored."""
+    sampling: str = "images"
+    """Which labelled image comes next: images (each as often as any other) or classes (each class as often as any
+    other, in one of the images that show it, and the view lies around one of its pixels).
+    """
     workers: int = 4
     """Processes that read images; 0: none but the trainer itself."""
     cache: bool | str = "auto"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import signal
 import warnings
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -59,7 +59,8 @@ class Loader:
 
     `batch` is the global batch of one optimiser step, cut into `parts * accumulate` equal runs of slots; for each step
     this part yields `accumulate` micro-batches, and micro-batch m holds run `m * parts + part`. Items come in a fresh
-    permutation for each epoch. To go on at a step, `start` there.
+    permutation for each epoch; with `shown` (a class -> the items that show it), classes do, each in one of its items,
+    and a view lies around a pixel of its class. To go on at a step, `start` there.
     """
 
     def __init__(
@@ -79,6 +80,7 @@ class Loader:
         parts: int = 1,
         accumulate: int = 1,
         context: str | None = None,
+        shown: Mapping[int, Sequence[int]] | None = None,
     ) -> None:
         if not len(items):
             raise DataError(f"there are no {stream} images to load")
@@ -97,7 +99,8 @@ class Loader:
         self._stream = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
         self._ahead: _Made | LogicDiagError | None = None
         self._given: deque[torch.cuda.Event] = deque()
-        source = _Source(tuple(items), batch, crop, (float(scale[0]), float(scale[1])), flip, seed, stream)
+        classes = None if shown is None else tuple((leaf, tuple(of)) for leaf, of in shown.items())
+        source = _Source(tuple(items), batch, crop, (float(scale[0]), float(scale[1])), flip, seed, stream, classes)
         with warnings.catch_warnings():
             # Workers only decode, on one thread; nothing of the parent's threads is used after the fork. How many of
             # them there are is the user's choice.
@@ -221,13 +224,15 @@ class _Source(Dataset[Any]):
     flip: float
     seed: int
     stream: str
+    shown: tuple[tuple[int, tuple[int, ...]], ...] | None = None
 
     def __getitem__(self, keys: list[tuple[int, int]]) -> _Cut | LogicDiagError:
         try:
             windows = pack([self.window(*key) for key in keys])
         except LogicDiagError as error:
             return error  # as a value: raised in a worker it would come out wrapped in that worker's traceback
-        return _Cut(keys[0][0], tuple(slot for _, slot in keys), windows, self.heard([self.item(*key) for key in keys]))
+        heard = self.heard([self.chosen(*key)[0] for key in keys])
+        return _Cut(keys[0][0], tuple(slot for _, slot in keys), windows, heard)
 
     def heard(self, photos: Sequence[Photo]) -> Tensor | None:
         """What a witness says of them; None where it says nothing of any image."""
@@ -238,12 +243,19 @@ class _Source(Dataset[Any]):
         """How many there are in what is heard."""
         return next((len(item.heard) for item in self.items if item.heard is not None), None)
 
-    def item(self, step: int, slot: int) -> Photo:
-        epoch, at = divmod(step * self.batch + slot, len(self.items))
-        return self.items[int(_order(self.seed, self.stream, epoch, len(self.items))[at])]
+    def chosen(self, step: int, slot: int) -> tuple[Photo, int | None]:
+        """An item, and the class that the view is to show, if there is one."""
+        every = self.items if self.shown is None else self.shown
+        epoch, at = divmod(step * self.batch + slot, len(every))
+        number = int(_order(self.seed, self.stream, epoch, len(every))[at])
+        if self.shown is None:
+            return self.items[number], None
+        leaf, of = self.shown[number]
+        (g,) = draws(self.seed, f"{self.stream}.of_class", step, (slot,))
+        return self.items[of[g.integers(len(of))]], leaf
 
     def window(self, step: int, slot: int) -> Window:
-        item = self.item(step, slot)
+        item, leaf = self.chosen(step, slot)
         image = item.image()
         mask = item.mask() if isinstance(item, Masked) else None
         if mask is not None and mask.shape != image.shape[:2]:
@@ -251,12 +263,20 @@ class _Source(Dataset[Any]):
             raise DataError(f"{item.name}: the image is {sizes[0]} and its mask {sizes[1]}, expected the same size")
         (g,) = draws(self.seed, self.stream, step, (slot,))
         factor = g.uniform(*self.scale)
-        rows = place(image.shape[0], factor, self.crop, g)
-        columns = place(image.shape[1], factor, self.crop, g)
+        row, column = (None, None) if mask is None or leaf is None else _pixel_of(mask, leaf, g)
+        rows = place(image.shape[0], factor, self.crop, g, row)
+        columns = place(image.shape[1], factor, self.crop, g, column)
         if g.random() < self.flip:
             columns = columns._replace(flip=True)
         cut = np.s_[rows.start : rows.stop, columns.start : columns.stop]
         return Window(image[cut], None if mask is None else mask[cut], rows, columns)
+
+
+def _pixel_of(mask: NDArray[np.uint8], leaf: int, g: np.random.Generator) -> tuple[int, int]:
+    """The row and column of one of its pixels."""
+    pixels = np.flatnonzero(mask == leaf)
+    row, column = divmod(int(pixels[g.integers(len(pixels))]), mask.shape[1])
+    return row, column
 
 
 @lru_cache(maxsize=8)

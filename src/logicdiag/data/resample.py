@@ -30,11 +30,17 @@ class Axis(NamedTuple):
     flip: bool = False
 
 
-def place(size: int, factor: float, crop: int, g: np.random.Generator) -> Axis:
-    """Scale by `factor`; a longer axis is cropped and a shorter one padded, at a place that is uniform."""
+def place(size: int, factor: float, crop: int, g: np.random.Generator, around: int | None = None) -> Axis:
+    """Scale by `factor`; a longer axis is cropped and a shorter one padded, at a place that is uniform; among those
+    where the crop has the pixel `around` in it, if there is one.
+    """
     scaled = max(1, round(size * factor))
     slack = scaled - crop
-    offset = int(g.integers(min(0, slack), max(0, slack) + 1))
+    first, last = min(0, slack), max(0, slack)
+    if around is not None and slack > 0:
+        at = min(int((around + 0.5) * scaled / size), scaled - 1)
+        first, last = max(first, at - crop + 1), min(last, at)
+    offset = int(g.integers(first, last + 1))
     # The first and the last pixel of the image in the crop need the first and the last pixel of the window.
     inside = np.array([max(offset, 0), min(offset + crop, scaled) - 1])
     index, weight = _filter(inside, size, scaled)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def batches_of(trainer: Trainer, stack: ExitStack) -> Iterator[list[tuple[Views, Views | None]]]:
     """The micro-batches of each step, labelled and unlabelled; the stack closes what loads them."""
     t, method, data = trainer.config.train, trainer.method, trainer.dataset
-    labeled = _loader(trainer, stack, "labeled", data.labeled, t.labeled_batch, trainer.done)
+    labeled = _loader(trainer, stack, "labeled", data.labeled, t.labeled_batch, trainer.done, trainer.shown)
     pauses, begun = frozenset(method.pauses(t.steps)), False
     unlabeled: Loader | None = None
     for index in count(trainer.done):
@@ -39,7 +39,15 @@ def _chosen(items: Sequence[Photo], numbers: Sequence[int] | None) -> Sequence[P
     return items if numbers is None else [items[number] for number in numbers]
 
 
-def _loader(trainer: Trainer, stack: ExitStack, stream: str, items: Sequence[Photo], batch: int, start: int) -> Loader:
+def _loader(
+    trainer: Trainer,
+    stack: ExitStack,
+    stream: str,
+    items: Sequence[Photo],
+    batch: int,
+    start: int,
+    shown: dict[int, list[int]] | None = None,
+) -> Loader:
     t, d, here = trainer.config.train, trainer.config.data, trainer.here
     return stack.enter_context(
         Loader(
@@ -56,5 +64,6 @@ def _loader(trainer: Trainer, stack: ExitStack, stream: str, items: Sequence[Pho
             part=here.rank,
             parts=here.size,
             accumulate=t.accumulate,
+            shown=shown,
         )
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+from ..data.balance import SAMPLING
 from ..data.config import DataConfig
 from ..data.dataset import Dataset
 from ..data.hierarchies import KINDS
@@ -101,6 +102,7 @@ def _check_names(c: Config) -> None:
         ("optimizer.name", c.optimizer.name, OPTIMIZERS),
         ("train.precision", c.train.precision, PRECISIONS),
         ("data.layout", c.data.layout, [SCENES, *LAYOUTS]),
+        ("data.sampling", c.data.sampling, SAMPLING),
         ("data.hierarchy_kind", c.data.hierarchy_kind, KINDS),
     ):
         if value is not None:

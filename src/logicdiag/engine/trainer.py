@@ -11,11 +11,11 @@ from typing import Any
 
 import torch
 
-from ..data.balance import leaf_weights
+from ..data.balance import leaf_weights, shown
 from ..data.cache import remembered
 from ..data.dataset import Dataset
 from ..data.loader import Views
-from ..errors import RunError
+from ..errors import ConfigError, RunError
 from ..methods.build import METHODS, build_method
 from ..methods.config import unheard
 from ..methods.loss import Loss
@@ -62,6 +62,7 @@ class Trainer:
         check_arithmetic(here.device, config.train.precision)
         self.config, self.here, self.path = config, here, path
         self.dataset = remembered(dataset, config.data.cache, here.size)
+        self.shown = self._shown()
         t = config.train
         torch.manual_seed(t.seed)  # initial weights; everything later is keyed by seed, step and place
         self.knowledge = knowledge or build_knowledge(config.psi, dataset.hierarchy, base)
@@ -115,6 +116,15 @@ class Trainer:
             weights = torch.from_numpy(leaf_weights(self.dataset.labeled, len(h.leaves), c.loss.balance))
             weights = weights.to(self.here.device)
         return Loss(c.loss, h, c.model.head, c.train.seed, c.model.decision, weights)
+
+    def _shown(self) -> dict[int, list[int]] | None:
+        """The labelled images of each class, where classes are drawn."""
+        if self.config.data.sampling == "images":
+            return None
+        found = shown(self.dataset.labeled, len(self.dataset.hierarchy.leaves))
+        if not found:
+            raise ConfigError("data.sampling is classes, but no labelled mask shows any class; expected images")
+        return found
 
     def _psi(self) -> Psi:
         c = self.config

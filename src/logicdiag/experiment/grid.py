@@ -45,7 +45,11 @@ LISTS = ("labeled", "unlabeled", "val", "witness")
 """Settings of `data` that may name files, and say what is learned."""
 ELSEWHERE = tuple(key for key in MAY_MOVE if key not in [f"data.{name}" for name in LISTS])
 """Settings that say where and how fast a run is done, and not what is learned."""
-ADDED: dict[tuple[str, str], object] = {("data", "witness"): None, ("psi", "target"): "leaf"}
+ADDED: dict[tuple[str, str], object] = {
+    ("data", "witness"): None,
+    ("data", "sampling"): "images",
+    ("psi", "target"): "leaf",
+}
 """Settings that came later, and what all runs had before: with it a run has the key that it had."""
 KEY = 10
 """Hexadecimal digits of a key."""
