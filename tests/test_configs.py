@@ -22,8 +22,9 @@ SUITE = CONFIGS / "experiments" / "all.yaml"
 WITNESS = CONFIGS / "experiments" / "witness.yaml"
 TEACHER = CONFIGS / "experiments" / "teacher.yaml"
 SURE = CONFIGS / "experiments" / "sure.yaml"
+HEAD = CONFIGS / "experiments" / "head.yaml"
 SAMPLING = CONFIGS / "experiments" / "sampling.yaml"
-CHOOSING = [RECIPE, WITNESS, TEACHER, SURE, SAMPLING]
+CHOOSING = [RECIPE, WITNESS, TEACHER, SURE, HEAD, SAMPLING]
 """On lists that no table reports."""
 CHOICE = CONFIGS / "experiments" / "choosing.yaml"
 """The suite of those that a rule decides."""
