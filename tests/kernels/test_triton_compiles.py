@@ -19,4 +19,5 @@ def test_every_kernel_compiles_for_a_gpu(tmp_path):
     assert kernels >= {"_diagnose", "_add_few", "_add_many", "_total", "_degrees", "_forward", "_backward", "_colour"}
     assert kernels >= {"_gathered", "_spread_out", "_weight_sums", "_add_up"}
     assert kernels >= {"_statistics", "_normalise", "_sums", "_gradient"}
+    assert kernels >= {"_forward_shares", "_backward_shares"}
     assert all(int(line.split()[1]) > 0 for line in lines[:-1])

@@ -18,6 +18,7 @@ from logicdiag.kernels import (
     triton_norm,
     triton_paths,
     triton_read,
+    triton_shares,
     triton_truth,
     triton_views,
 )
@@ -111,6 +112,7 @@ def main() -> None:
         path_bce(table, logits.detach(), leaf)
         sure = torch.zeros(2, 300, dtype=torch.int16)
         leaf_loss(table, logits, leaf, weight, 1.0, per_leaf, sure).backward()
+        triton_shares.shares(triton_shares.Siblings.of(h.parents, "cpu"), logits, leaf).sum().backward()
         triton_levels.deepest(triton_levels.Paths.of(h.parents, "cpu"), logits.detach(), leaf, 0.95)
 
     key = {"seed": 0, "stream": "x", "step": 0, "slots": (0, 1)}

@@ -10,12 +10,19 @@ one does not touch the other.
 
 from __future__ import annotations
 
+import math
+from typing import TYPE_CHECKING
+
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float, Int64, Integer
 from torch import Tensor, nn
 
 from ..errors import choose
+from ..kernels.gpu import fuses
 from .hierarchy import Hierarchy
+
+if TYPE_CHECKING:
+    from ..kernels.triton_shares import Siblings
 
 DECISIONS = {
     "leaf": "by the leaves' own outputs",
@@ -45,6 +52,8 @@ class Leaves(nn.Module):
     """1 where the second concept is below the first."""
     paths: Int64[Tensor, "leaf depth"]
     """Each leaf's path from the top; the leaf again where it is short."""
+    reached: Float[Tensor, "n depth"]
+    """1 down to the depth of each concept."""
     grouped: Int64[Tensor, " n"]
     """All concepts, siblings together."""
     group: Int64[Tensor, " n"]
@@ -66,6 +75,9 @@ class Leaves(nn.Module):
         self.register_buffer("below", above.T - torch.eye(len(hierarchy)), persistent=False)
         rows = [path + path[-1:] * (depth - len(path)) for path in paths]
         self.register_buffer("paths", torch.tensor(rows), persistent=False)
+        reached = torch.arange(depth) < above.sum(1, keepdim=True)
+        self.register_buffer("reached", reached.float(), persistent=False)
+        self.siblings: Siblings | None = None
         numbers = {parent: number for number, parent in enumerate(dict.fromkeys(self.parents))}
         group = torch.tensor([numbers[parent] for parent in self.parents])
         self.sizes: list[int] = group.bincount().tolist()
@@ -75,20 +87,54 @@ class Leaves(nn.Module):
     def scores(self, logits: Float[Tensor, "b n *size"]) -> Float[Tensor, "b leaf *size"]:
         if self.decision == "leaf":
             return logits.index_select(1, self.channels)
-        wide = logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
-        if self.decision == "tree":
-            wide = wide - self._of_siblings(wide)
-        return torch.einsum("nl,bn...->bl...", self.under.to(wide.dtype), wide)
+        each = self._among_siblings(logits) if self.decision == "tree" else _wide(logits)
+        return torch.einsum("nl,bn...->bl...", self.under.to(each.dtype), each)
 
-    def _of_siblings(self, logits: Float[Tensor, "b n *size"]) -> Float[Tensor, "b n *size"]:
-        """The log of the odds of all its siblings together, its own with them, at each concept."""
+    def _among_siblings(self, logits: Float[Tensor, "b n *size"]) -> Float[Tensor, "b n *size"]:
+        """The log of how likely each concept is among its siblings."""
+        logits = _wide(logits)
         groups = logits.index_select(1, self.grouped).split(self.sizes, dim=1)
-        return torch.stack([odds.logsumexp(1) for odds in groups], 1).index_select(1, self.group)
+        return logits - torch.stack([odds.logsumexp(1) for odds in groups], 1).index_select(1, self.group)
+
+    def shares(
+        self, logits: Float[Tensor, "b n *size"], leaf: Integer[Tensor, " b *size"]
+    ) -> Float[Tensor, "b depth *size"]:
+        """The log of how likely each concept on the path to each pixel's leaf is among its siblings, from the top; 0
+        where the path has ended. By the tree, their sum is the log of how likely the leaf is.
+
+        >>> h = Hierarchy.from_dict({"animal": ["bird", "cat"], "sky": None})
+        >>> logits = torch.tensor([2.0, 1.0, 0.0, 2.5]).view(1, 4, 1)
+        >>> [Leaves(h, "tree").shares(logits, torch.tensor([[leaf]])).exp().flatten() for leaf in (0, 2)]
+        [tensor([0.3775, 0.7311]), tensor([0.6225, 1.0000])]
+        """
+        if fuses(logits.device) and logits.dtype != torch.float64:
+            return self._fused_shares(logits, leaf)
+        leaf = leaf.long()
+        each = self._among_siblings(logits).gather(1, self.paths[leaf].movedim(-1, 1))
+        return each * self.reached[self.channels[leaf]].movedim(-1, 1).to(each.dtype)
+
+    def _fused_shares(self, logits: Tensor, leaf: Tensor) -> Tensor:
+        from ..kernels.triton_shares import Siblings, shares
+
+        if self.siblings is None:
+            self.siblings = Siblings.of(self.parents, logits.device)
+        found = shares(self.siblings, logits.flatten(2), leaf.flatten(1))
+        return found.view(*found.shape[:2], *logits.shape[2:])
 
     def probs(self, logits: Float[Tensor, "b n *size"]) -> Float[Tensor, "b n *size"]:
         """Of every concept, given that exactly one leaf is true: never less than of anything below it."""
         scores = self.scores(logits)
         return torch.einsum("nl,bl...->bn...", self.under.to(scores.dtype), scores.softmax(1))
+
+    def deepest_by_tree(
+        self, logits: Float[Tensor, "b n h w"], leaf: Integer[Tensor, "b h w"], least: float
+    ) -> tuple[Int64[Tensor, "b h w"], Float[Tensor, "b h w"]]:
+        """As `deepest`, of what is decided by the tree; `probs` is not made."""
+        leaf = leaf.long()
+        likely = self.shares(logits, leaf).cumsum(1) >= math.log(least)  # never less than further down
+        depth = likely.sum(1)
+        sure = self.paths[leaf].gather(-1, (depth - 1).clamp(min=0)[..., None])[..., 0]
+        return sure, (depth > 0).float()
 
     def deepest(
         self, probs: Float[Tensor, "b n h w"], leaf: Int64[Tensor, "b h w"], least: float
@@ -103,3 +149,7 @@ class Leaves(nn.Module):
             sure = torch.where(likely, concept, sure)
             some = torch.where(likely, 1.0, some)
         return sure, some
+
+
+def _wide(logits: Tensor) -> Tensor:
+    return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits

@@ -53,6 +53,9 @@ class Loss:
             raise ConfigError(f"loss.leaf is {config.leaf}, expected 0 or more")
         self.weights = weights
         self.leaves = Leaves(hierarchy, decision)
+        self.by_tree = head == "hierarchical" and decision == "tree" and config.leaf > 0
+        self.leaf = 0.0 if self.by_tree else config.leaf
+        """What the cross entropy of the leaves counts, where it is one over all of them."""
         self.paths, self.nodes = path_table(hierarchy), len(hierarchy)
         self.parents = hierarchy.parents if head == "hierarchical" else (ROOT,) * len(hierarchy.leaves)
         self.intervals: Intervals | None = None
@@ -80,14 +83,17 @@ class Loss:
             logits, target = at_points(logits, places), target.at(places)
         if self._fuses(logits, target):
             assert target.leaf is not None
-            return self._fused(logits, target.leaf, target.weight, target.sure) * scale
-        loss = self._pixels(logits.float(), target)
-        return (loss * target.weight).sum() * scale
+            loss = self._fused(logits, target.leaf, target.weight, target.sure)
+        else:
+            loss = (self._pixels(logits.float(), target) * target.weight).sum()
+        if self.by_tree and target.labels is None:
+            loss = loss + self.config.leaf * (self._along_tree(logits, target) * target.weight).sum()
+        return loss * scale
 
     def _fuses(self, logits: Tensor, target: Target) -> bool:
         if target.labels is not None or target.leaf is None:
             return False
-        own = self.head == "flat" or self.config.leaf == 0 or self.leaves.decision == "leaf"  # leaves' own logits
+        own = self.head == "flat" or self.leaf == 0 or self.leaves.decision == "leaf"  # leaves' own logits
         return fuses(logits.device) and logits.dtype != torch.float64 and own
 
     def _fused(self, logits: Tensor, leaf: Tensor, weight: Tensor, sure: Tensor | None) -> Tensor:
@@ -97,7 +103,7 @@ class Loss:
         if self.intervals is None:
             self.intervals = Intervals.of(self.parents, logits.device)
         per_node = 0.0 if self.head == "flat" else 1.0 / (self.nodes if self.reduction == "mean" else 1)
-        per_leaf = 1.0 if self.head == "flat" else self.config.leaf
+        per_leaf = 1.0 if self.head == "flat" else self.leaf
         sure = None if sure is None else sure.flatten(1)
         return leaf_loss(
             self.intervals, logits.flatten(2), leaf.flatten(1), weight.flatten(1), per_node, per_leaf, sure
@@ -112,15 +118,19 @@ class Loss:
             return self._per_node(F.binary_cross_entropy_with_logits(logits, target.labels, reduction="none").sum(1))
         assert target.leaf is not None
         leaf = target.leaf.long()
-        if self.paths.device != logits.device:  # once: every move makes the device wait
-            self.paths = self.paths.to(logits.device)
-            self.leaves.to(logits.device)
+        self._move(logits.device)
         if target.sure is not None:
             return self._sure_levels(logits, target.sure.long())
         loss = self._per_node(path_bce(logits, leaf, self.paths))
-        if self.config.leaf:
-            loss = loss + self.config.leaf * F.cross_entropy(self.leaves.scores(logits), leaf, reduction="none")
+        if self.leaf:
+            loss = loss + self.leaf * F.cross_entropy(self.leaves.scores(logits), leaf, reduction="none")
         return loss
+
+    def _move(self, device: torch.device) -> None:
+        """Once: every move makes the device wait."""
+        if self.paths.device != device:
+            self.paths = self.paths.to(device)
+            self.leaves.to(device)
 
     def _sure_levels(self, logits: Float[Tensor, "b n ..."], sure: Int64[Tensor, "b ..."]) -> Float[Tensor, "b ..."]:
         """Nodes below the sure one are not looked at; of the leaves, those under it are right, whichever it is."""
@@ -128,10 +138,21 @@ class Loss:
         below = self.leaves.below[sure].movedim(-1, 1).to(logits.dtype)
         each = F.binary_cross_entropy_with_logits(logits, labels, reduction="none")
         loss = self._per_node((each * (1 - below)).sum(1))
-        if self.config.leaf:
+        if self.leaf:
             right = self.leaves.under[sure].movedim(-1, 1) > 0
-            loss = loss + self.config.leaf * one_of(self.leaves.scores(logits), right)
+            loss = loss + self.leaf * one_of(self.leaves.scores(logits), right)
         return loss
+
+    def _along_tree(self, logits: Float[Tensor, "b n ..."], target: Target) -> Float[Tensor, "b ..."]:
+        """The cross entropy of the leaf, or of the leaves under the sure concept, whichever it is: minus the log of how
+        likely each concept on the path is among its siblings, down to there.
+        """
+        assert target.leaf is not None
+        self._move(logits.device)
+        shares = self.leaves.shares(logits, target.leaf)
+        if target.sure is not None:
+            shares = shares * self.leaves.reached[target.sure.long()].movedim(-1, 1)
+        return -shares.sum(1)
 
     def _per_node(self, summed: Tensor) -> Tensor:
         return summed if self.reduction == "sum" else summed / self.nodes

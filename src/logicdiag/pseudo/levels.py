@@ -43,6 +43,8 @@ class SureLevels(Around):
             return self._fused(logits, leaf)
         if self.leaves.channels.device != logits.device:  # once: every move makes the device wait
             self.leaves.to(logits.device)
+        if self.leaves.decision == "tree":
+            return self.leaves.deepest_by_tree(logits, leaf, self.least)
         return self.leaves.deepest(self.leaves.probs(logits.float()), leaf.long(), self.least)
 
     def _fused(self, logits: Tensor, leaf: Tensor) -> tuple[Tensor, Tensor]:
