@@ -32,6 +32,7 @@ import logicdiag as ld
 from logicdiag.kernels.gpu import fuses
 from logicdiag.logic.diagnosis import Diagnoser
 from logicdiag.logic.fast import Fast
+from logicdiag.logic.leaves import Leaves
 from logicdiag.methods.loss import path_bce, path_table
 
 DOCS = Path(__file__).parent.parent / "docs" / "performance"
@@ -271,13 +272,20 @@ def _loss(bench: Bench, tree: str, h: ld.Hierarchy, images: int, pixels: int) ->
 
     if fuses(bench.device):
         from logicdiag.kernels.triton_loss import Intervals, leaf_loss
+        from logicdiag.kernels.triton_shares import Siblings, shares
 
-        table = Intervals.of(h.parents, bench.device)
+        table, siblings = Intervals.of(h.parents, bench.device), Siblings.of(h.parents, bench.device)
         bench.add(
             "loss", "triton", tree, logits, moved, backward(lambda: leaf_loss(table, logits, leaf, weight, 1.0, 0.0))
         )
         both = backward(lambda: leaf_loss(table, logits, leaf, weight, 1.0, 1.0))
         bench.add("loss with leaves", "triton", tree, logits, moved, both)
+
+        def along() -> Tensor:
+            nodes = leaf_loss(table, logits, leaf, weight, 1.0, 0.0)
+            return nodes - (shares(siblings, logits, leaf).sum(1) * weight).sum()
+
+        bench.add("loss by the tree", "triton", tree, logits, moved, backward(along))
     paths, leaves = path_table(h).to(bench.device), torch.tensor(h.leaf_indices, device=bench.device)
     target = torch.zeros(len(h.leaves), n, device=bench.device)
     for row, index in enumerate(h.leaf_indices):
@@ -295,9 +303,15 @@ def _loss(bench: Bench, tree: str, h: ld.Hierarchy, images: int, pixels: int) ->
         ce = F.cross_entropy(logits.float().index_select(1, leaves), leaf.long(), reduction="none")
         return gathered() + (ce * weight).sum()
 
+    def by_tree() -> Tensor:
+        ce = F.cross_entropy(decided.scores(logits), leaf.long(), reduction="none")
+        return gathered() + (ce * weight).sum()
+
+    decided = Leaves(h, "tree").to(bench.device)
     bench.add("loss", "pytorch", tree, logits, moved, backward(gathered))
     bench.add("loss", "target", tree, logits, moved, backward(built))
     bench.add("loss with leaves", "pytorch", tree, logits, moved, backward(with_leaves))
+    bench.add("loss by the tree", "pytorch", tree, logits, moved, backward(by_tree))
 
 
 def table(rows: list[Row]) -> Iterator[str]:
