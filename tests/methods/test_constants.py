@@ -44,6 +44,19 @@ def test_how_much_teachers_keep():
 
 
 @pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize(
+    ("steps", "decay"), [(None, 0.996), (40000, 0.996), (3750, 0.996), (1500, 0.99), (600, 0.975), (10, 0.5), (1, 0.5)]
+)
+def test_how_much_they_keep_in_a_short_run(name, steps, decay):
+    """Averages are over a fifteenth of it at the most, unless the configuration says."""
+    if name != "algorithm1":
+        assert METHODS[name].decay(MethodConfig(name), steps) == pytest.approx(decay)
+        assert METHODS[name].decay(MethodConfig(name, teacher_decay=0.999), steps) == 0.999
+    else:
+        assert METHODS[name].decay(MethodConfig(name), steps) == 0
+
+
+@pytest.mark.parametrize("name", METHODS)
 def test_options_that_nobody_hears_are_told_of(name):
     assert unheard(MethodConfig(name)) is None
     changed = {"u2pl": U2PLConfig(ranks=(2, 7)), "ael": AELConfig(area=0.1), "stages": StagesConfig(anew=False)}

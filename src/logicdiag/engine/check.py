@@ -33,7 +33,7 @@ def check_settings(config: Config) -> None:
     """Refuse what makes no sense whatever the data are; also of options that the method in use does not look at."""
     _check_names(config)
     _check_psi(config)
-    _check_method(config.method)
+    _check_method(config.method, config.train.steps)
     t, d = config.train, config.data
     for key in ("steps", "labeled_batch", "unlabeled_batch", "accumulate", "log_every"):
         if getattr(t, key) < 1:
@@ -123,9 +123,9 @@ def _check_psi(c: Config) -> None:
         )
 
 
-def _check_method(m: MethodConfig) -> None:
+def _check_method(m: MethodConfig, steps: int) -> None:
     m.check()
-    METHODS[m.name].decay(m)
+    METHODS[m.name].decay(m, steps)
     FeatureDropout(m.feature_dropout, 0)
     m.u2pl.check(sys.maxsize)  # whether there are classes enough is u2pl's own question
 

@@ -82,6 +82,7 @@ class Trainer:
                 t.seed,
                 lambda: autocast(here.device, t.precision),
                 here.gather,
+                t.steps,
             )
         )
         self.optimizer = Optimizer(

@@ -36,8 +36,8 @@ Where ours differs:
 - Colours change as in `fixmatch`, where theirs stay, and the labelled loss is the one of all methods, without hard
   example mining or an auxiliary head, so that methods differ in nothing but their arrangement.
 - The teacher is in inference mode, so that a label does not depend on its neighbours in the batch; theirs in training
-  mode. Its decay is 0.996, one for all methods, for the average is also what is evaluated. Lambda rises between 0.3 and
-  0.6 of the run (`method.ramp`), which keeps the noise of early labels from the student.
+  mode. Its decay is 0.996, less in a short run, and one for all methods, for the average is also what is evaluated.
+  Lambda rises between 0.3 and 0.6 of the run (`method.ramp`), which keeps the noise of early labels from the student.
 """
 
 from __future__ import annotations

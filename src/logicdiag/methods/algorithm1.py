@@ -44,8 +44,8 @@ class Algorithm1(Method):
     default_decay = 0.0
 
     @classmethod
-    def decay(cls, config: MethodConfig) -> float:
-        if (decay := super().decay(config)) > 0:
+    def decay(cls, config: MethodConfig, steps: int | None = None) -> float:
+        if (decay := super().decay(config, steps)) > 0:
             raise ConfigError(f"method.teacher_decay is {decay}, but algorithm1 has no teacher; leave it null")
         return decay
 

@@ -121,8 +121,8 @@ class MethodConfig:
     """
     teacher_decay: float | None = None
     """How much of itself the averaged teacher keeps in a step; 0: the student is its own teacher, as in the papers of
-    all methods but mean_teacher, mkd, u2pl and ael; null: 0.996, and none for algorithm1. In runs of 1500 steps 0.99
-    was better for fixmatch and unimatch on one data set of two, and 0 mostly, too (docs/choosing.md).
+    all methods but mean_teacher, mkd, u2pl and ael; null: 0.996, or what averages over a fifteenth of the run where
+    that is less (0.99 of 1500 steps; docs/choosing.md says why), and none for algorithm1.
     """
     feature_dropout: float = 0.5
     """unimatch and mkd: the probability that a channel of the features is dropped."""

@@ -20,8 +20,8 @@ Where ours differs:
 - A view has one box of CutMix or none (`data.views.cutmix`), from its neighbour in the batch, as in all our methods;
   each of theirs has three, from a second batch.
 - L_s is the one of all methods; theirs mines hard examples on Cityscapes.
-- The averaged copy of the first network (`method.teacher_decay`, 0.996) is never asked for labels; the paper has none.
-  It is evaluated, so that methods are compared with the same kind of network.
+- The averaged copy of the first network (`method.teacher_decay`: 0.996, less in a short run) is never asked for labels;
+  the paper has none. It is evaluated, so that methods are compared with the same kind of network.
 - By default lambda is 1 and rises between 0.3 and 0.6 of the run, which keeps the noise of early labels from the
   students.
 """

@@ -12,10 +12,10 @@ Where ours differs from the papers:
   LogicDiag names no amounts. Of these only CutMix moves pixels, and labels are mixed alike.
 - Labelled and strong views go through the student in one pass, so they share batch-norm statistics: those that are kept
   for inference are of both.
-- The weak view goes through an averaged teacher (decay 0.996). It is also the network that is evaluated, so that
-  methods are compared with the same kind of network. With `method.teacher_decay: 0` the student labels for itself, as
-  in the papers, but as it is at inference, so that a label does not depend on its neighbours in the batch; the authors
-  of FixMatch take its labels from the pass that learns, batch norm in training mode.
+- The weak view goes through an averaged teacher (decay 0.996, less in a short run). It is also the network that is
+  evaluated, so that methods are compared with the same kind of network. With `method.teacher_decay: 0` the student
+  labels for itself, as in the papers, but as it is at inference, so that a label does not depend on its neighbours in
+  the batch; the authors of FixMatch take its labels from the pass that learns, batch norm in training mode.
 - By default lambda is 1 and rises between 0.3 and 0.6 of the run, which keeps the noise of early labels from the
   student.
 """

@@ -14,8 +14,8 @@ Where ours differs:
   leaves single pixels out, as in all methods.
 - Boxes are those of all our methods, from the neighbour in the batch, so that one batch is enough; theirs cover half of
   every view, and what is in them comes from a second batch.
-- The decay is 0.996, one for all methods, for the average is also what is evaluated. Lambda rises between 0.3 and 0.6
-  of the run (`method.ramp`), which keeps the noise of early labels from the student.
+- The decay is 0.996, less in a short run, and one for all methods, for the average is also what is evaluated. Lambda
+  rises between 0.3 and 0.6 of the run (`method.ramp`), which keeps the noise of early labels from the student.
 """
 
 from __future__ import annotations

@@ -27,6 +27,10 @@ from .partition import Gather, alone
 from .stages import Stages
 
 Network = Callable[..., Any]
+AVERAGES = 15
+"""A decay of 1 - 1/k averages over k steps. Over a sixth of the run teachers lag, and over two thirds they are lost;
+over a fifteenth they are as good as the student (docs/choosing.md, docs/generated.md).
+"""
 APART = 1 << 20
 """Keeps the places of views apart for which something is drawn twice in a step."""
 
@@ -88,6 +92,8 @@ class Setting:
     """Entered around every forward pass."""
     gather: Gather = alone
     """How processes tell each other what they found."""
+    steps: int | None = None
+    """Of the whole run; None: many."""
 
 
 class Paper(NamedTuple):
@@ -119,7 +125,8 @@ class Method(Stages, ABC):
     averaged: ClassVar[int] = 1
     """How many of them, the first ones, have an averaged copy where there are such copies at all."""
     default_decay: ClassVar[float] = 0.996
-    """Decay of the averaged teacher, unless the configuration says; 0: the student is its own teacher.
+    """Decay of the averaged teacher, unless the configuration says; less in a run that is not `AVERAGES` times as long
+    as what it averages over. 0: the student is its own teacher.
 
     One for all methods, so that they are compared with the same kind of network: the averaged one is also evaluated.
     """
@@ -130,7 +137,7 @@ class Method(Stages, ABC):
         self.config, self.views, self.crop, self.seed = setting.config, setting.views, setting.crop, setting.seed
         self.autocast, self.gather = setting.autocast, setting.gather
         self.config.check()
-        decay = self.decay(self.config)
+        decay = self.decay(self.config, setting.steps)
         averaged = self.students[: self.averaged] if decay > 0 else ()
         self.teachers = tuple(AveragedTeacher(student, decay) for student in averaged)
         self.learn: tuple[Network, ...] = self.students
@@ -138,9 +145,11 @@ class Method(Stages, ABC):
         _refuse_twins(self.students, self.config.name)
 
     @classmethod
-    def decay(cls, config: MethodConfig) -> float:
-        """Of the averaged teacher; 0: there is none."""
-        decay = cls.default_decay if config.teacher_decay is None else config.teacher_decay
+    def decay(cls, config: MethodConfig, steps: int | None = None) -> float:
+        """Of the averaged teacher; 0: there is none. `steps` of the run; None: many."""
+        decay = config.teacher_decay
+        if decay is None:
+            decay = min(cls.default_decay, 1.0 if steps is None else 1 - 1 / max(2, steps / AVERAGES))
         if not 0 <= decay <= 1:
             raise ConfigError(f"method.teacher_decay is {decay}, expected a number from 0 to 1, or null")
         if cls.needs_average and decay == 0:

@@ -25,8 +25,8 @@ Where ours differs:
 - Labelled and strong views share a pass, and so batch-norm statistics, as in all our methods. Teachers are in inference
   mode, theirs in training mode, so that a label does not depend on its neighbours in the batch. Pixels of labelled
   views that have no label do not count: what they show may be none of the classes.
-- Teachers keep 0.996, and the first is evaluated, where in their code the first student is: so methods are compared
-  with the same kind of network.
+- Teachers keep 0.996 (less in a short run), and the first is evaluated, where in their code the first student is: so
+  methods are compared with the same kind of network.
 - Lambda rises between 0.3 and 0.6 of the run, which keeps the noise of early labels from the students.
 """
 

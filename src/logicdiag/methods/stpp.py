@@ -27,9 +27,9 @@ Where ours differs:
   images repeated until there are as many, and take one mean of it: half of ours, with lambda = 1.
 - The network at the end of a stage labels; the authors' code takes the one that was best on the validation images,
   which decide nothing in our training.
-- With an averaged teacher (decay 0.996 by default), it is the averaged network that is evaluated, so that methods are
-  compared with the same kind of network; it is also ranked with, and frozen. It begins anew with each stage, as the
-  student, the optimiser and its schedule do (`method.stages.anew`).
+- With an averaged teacher (decay 0.996 by default, less in a short run), it is the averaged network that is evaluated,
+  so that methods are compared with the same kind of network; it is also ranked with, and frozen. It begins anew with
+  each stage, as the student, the optimiser and its schedule do (`method.stages.anew`).
 - A new student starts from the weights of the first, the very same ones, so that stages differ in nothing but what they
   learn from; theirs has a new random decoder.
 """

@@ -13,8 +13,8 @@ Where ours differs from the paper:
 - Rare classes weigh more (`loss.balance`, 0.5 by default): few labelled images show some classes hardly at all.
 - alpha scales, crops and mirrors (`data.scale`, `data.crop`, `data.flip`). The paper gives the size of crops, and for
   the rest cites others.
-- The averaged copy of the student (`method.teacher_decay`, 0.996) labels nothing here, but is evaluated, as in the
-  methods that are held against this one.
+- The averaged copy of the student (`method.teacher_decay`: 0.996, less in a short run) labels nothing here, but is
+  evaluated, as in the methods that are held against this one.
 """
 
 from __future__ import annotations

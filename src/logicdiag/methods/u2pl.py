@@ -35,7 +35,7 @@ Where ours differs:
 - Strong views are those of `fixmatch`; the authors' are mixed by CutMix and keep their colours. The labelled loss is
   the one of all methods, without hard example mining or an auxiliary head. So methods differ in nothing but their
   arrangement.
-- The teacher's decay is 0.996, one for all methods, for the average is also what is evaluated.
+- The teacher's decay is 0.996, less in a short run, and one for all methods, for the average is also what is evaluated.
 - Alpha_t falls with each step, not with each epoch: runs here are counted in steps. Lambda and its ramp, between 0.3
   and 0.6 of the run by default, hold for L^c, too; the paper trains a first epoch on labels alone instead. Either keeps
   early noise from the student.

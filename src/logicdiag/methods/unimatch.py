@@ -12,10 +12,10 @@ Where ours differs:
 - Boxes of CutMix come from the neighbour in the batch, the paper's from a second batch: one is enough, and a label is
   made once.
 - The authors halve the whole of L. That is a factor of the learning rate, and L^l is to weigh alike in all methods.
-- Labels are made by an averaged teacher (decay 0.996), which is also the network that is evaluated, so that methods are
-  compared with the same kind of network; or by the student as it is at inference, so that a label does not depend on
-  its neighbours in the batch. Theirs are made by the student in the pass that learns, in training mode, but for what
-  comes in by CutMix.
+- Labels are made by an averaged teacher (decay 0.996, less in a short run), which is also the network that is
+  evaluated, so that methods are compared with the same kind of network; or by the student as it is at inference, so
+  that a label does not depend on its neighbours in the batch. Theirs are made by the student in the pass that learns,
+  in training mode, but for what comes in by CutMix.
 - Lambda rises between 0.3 and 0.6 of the run (`method.ramp`), which keeps the noise of early labels from the student.
 - All views share one pass, and w is decoded with features dropped alone; theirs take two, and w is decoded both ways.
   Labels are made in a pass of their own here, so the student need not decode w as it is.
