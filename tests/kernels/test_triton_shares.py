@@ -12,17 +12,9 @@ from logicdiag.methods import loss as losses
 from logicdiag.methods.config import LossConfig
 from logicdiag.methods.loss import Loss
 from logicdiag.pseudo.target import Target
+from tests.kernels.test_triton_levels import DEVICE, TREES
 
 kernels = pytest.importorskip("logicdiag.kernels.triton_shares", reason="needs Triton", exc_type=ImportError)
-
-DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-RAGGED = {"animal": {"bird": ["owl", "wren"], "cat": None}, "sky": None, "vehicle": {"car": {"taxi": {"cab": None}}}}
-TREES = [
-    Hierarchy.from_dict(RAGGED),
-    Hierarchy.from_dict(["a", "b"]),
-    Hierarchy.load("voc2012"),
-    Hierarchy.load("coco"),
-]
 
 
 def pixels(h: Hierarchy, seed: int, dtype: torch.dtype = torch.float32) -> tuple[torch.Tensor, torch.Tensor]:
