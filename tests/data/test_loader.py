@@ -286,6 +286,52 @@ def test_by_class_every_image_that_shows_it_has_its_turn():
     assert set(seen) == set(range(8))
 
 
+def test_by_class_another_seed_is_another_choice_everywhere():
+    """Of the image, and of the pixel: the block's place in a view that has no room to move it."""
+    of = {1: shown(rare(), 5)[1]}
+    first, other = (load(8, rare(), crop=16, scale=(1, 1), flip=0.0, seed=seed, shown=of) for seed in (3, 4))
+    images = [[number for views in found for number in item_of(views)] for found in (first, other)]
+    assert set(images[0]) == set(images[1]) == set(of[1])
+    assert images[0] != images[1]
+    one = {1: of[1][:1]}
+    pixels = [
+        tuple(int(place) for place in (leaf == 1).nonzero()[0])
+        for views in load(20, rare(), crop=1, scale=(1, 1), flip=0.0, shown=one)
+        for leaf in views.leaf
+    ]
+    assert set(pixels) == {(0, 0)}  # each view of one pixel shows the class
+    blue = {
+        round(float(v))
+        for views in load(20, ramped(), crop=1, scale=(1, 1), shown={1: [0]})
+        for v in views.image[:, 2, 0, 0] * 255
+    }
+    assert len(blue) > 8  # of sixteen
+
+
+def _numbered(height: int, width: int) -> np.ndarray:
+    """Blue says which pixel it is."""
+    image = np.zeros((height, width, 3), np.uint8)
+    image[:, :, 2] = np.arange(height * width, dtype=np.uint8).reshape(height, width)
+    return image
+
+
+def _square(height: int, width: int) -> np.ndarray:
+    mask = np.zeros((height, width), np.uint8)
+    mask[2:6, 3:7] = 1
+    return mask
+
+
+def ramped() -> list[Masked]:
+    return [Masked("ramped", partial(_numbered, 12, 12), partial(_square, 12, 12))]
+
+
+def test_by_class_a_mask_that_changed_is_told_in_a_sentence():
+    with pytest.raises(DataError, match="item0: the mask does not show any more what it showed"):
+        load(1, rare(), shown={4: [0]})
+    with pytest.raises(OptionError, match="shown has a class with no items"):
+        load(1, rare(), shown={1: []})
+
+
 def test_by_class_it_is_the_same_whatever_loads_it():
     options = {"shown": shown(rare(), 5), "crop": 16}
     whole = load(4, rare(), **options)

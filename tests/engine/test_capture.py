@@ -280,6 +280,7 @@ def test_captured_steps_on_a_gpu_are_the_steps(method):
     [
         *({"loss": {"points": 50, "points_by": by}} for by in ("random", "uncertain")),
         *({"model": {"decision": decision}} for decision in DECISIONS),
+        *({"model": {"decision": name}, "psi": {"name": "threshold", "levels": 0.2}} for name in DECISIONS),
     ],
     ids=str,
 )

@@ -135,6 +135,11 @@ def test_rare_classes_weigh_more_by_the_labelled_masks():
     assert trainer().method.loss.weights is None
 
 
+def test_teachers_of_short_runs_average_over_less():
+    assert trainer(train={"steps": 600}).method.teacher.decay == pytest.approx(0.975)
+    assert trainer(train={"steps": 40000}).method.teacher.decay == pytest.approx(0.996)
+
+
 def test_classes_may_be_drawn_instead_of_images(tmp_path):
     """Labelled views alone are others."""
     changes = {"data": {"sampling": "classes"}}

@@ -3,6 +3,7 @@
 import pytest
 
 from logicdiag.experiment.grid import expand
+from logicdiag.experiment.store import split_name
 from logicdiag.experiment.suite import load_suite
 
 from .files import finish
@@ -135,3 +136,19 @@ def test_some_options_of_named_rows(tmp_path):
         ["mean of the 2 that all have", "44.50", "45.10"],
     ]
     assert "Decided: **C** takes the place of A: it is 0.60 above it" in text
+
+
+def test_a_run_without_a_figure_is_missing(tmp_path):
+    path = choosing(tmp_path)
+    done(path, ALL)
+    e = load_suite(path).experiments[0]
+    cell = next(cell for cell in expand(e) if cell.options == {"name": "A", "method.weight": "2.0"})
+    nothing = {"miou": None, "images": 7, "list": {"fingerprint": "reported"}}
+    finish(e, cell, 50, evaluated={split_name(e.evaluate): {"last": nothing, "best": nothing}})
+    assert "Not decided: 1 run is missing." in made(path)
+
+
+def test_a_tie_is_no_reason_to_change(tmp_path):
+    path = choosing(tmp_path, more="margin: 0\n")
+    done(path, dict.fromkeys(ALL, (30, 30)))
+    assert "Decided: **1.0** stays" in made(path)

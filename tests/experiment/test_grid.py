@@ -101,11 +101,22 @@ def test_names_keep_their_plus_at_the_end(tmp_path):
 
 def test_settings_that_came_later_change_a_key_where_they_are_set(tmp_path, monkeypatch):
     _, (before,) = experiment(tmp_path, "psi.levels=0")
-    for change in ("psi.target=concepts", "data.witness=labels"):
+    for change in ("psi.target=concepts", "data.witness=labels", "data.sampling=classes"):
         _, (changed,) = experiment(tmp_path, "psi.levels=0", change)
         assert changed.key != before.key, change
     monkeypatch.setattr(grid, "ADDED", {})
     assert key_of(before.config, before.dataset) != before.key  # left out, where they are as they were
+
+
+def test_a_decay_that_a_run_has_by_its_length_is_in_its_key(tmp_path):
+    """As if it were said; in a long run it is what it always was."""
+    keys = {}
+    for steps in (1500, 40000):
+        for decay in ("null", 0.99, 0.996):
+            _, (cell,) = experiment(tmp_path, f"train.steps={steps}", f"method.teacher_decay={decay}")
+            keys[steps, decay] = cell.key
+    assert keys[1500, "null"] == keys[1500, 0.99]
+    assert len(set(keys.values())) == 5
 
 
 def test_options_of_another_method_are_not_in_a_key(tmp_path):

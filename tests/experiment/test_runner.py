@@ -162,6 +162,15 @@ def test_what_is_evaluated_on_must_be_there_before(tmp_path):
     assert not (tasks[0].store.out / "begun.txt").exists()
 
 
+@pytest.mark.parametrize("order", [("there", "gone"), ("gone", "there")])
+def test_one_row_that_can_be_evaluated_will_do(tmp_path, order):
+    """In whatever order they stand; the others say why when it is their turn."""
+    rows = {"there": {}, "gone": {"data.layout": "folder", "data.root": "nowhere", "psi.q": 2}}
+    tasks = tasks_of(tmp_path, evaluate="train", grid=[{"a": {name: rows[name] for name in order}}])
+    runner(tasks).run()
+    assert len(begun(tasks)) == 2
+
+
 def test_the_folder_of_a_run_is_not_taken(tmp_path):
     tasks = tasks_of(tmp_path, grid=[{"psi.q": [1]}])
     tasks[0].store.out.mkdir(parents=True)

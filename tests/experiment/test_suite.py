@@ -458,3 +458,15 @@ def test_what_the_tables_have_is_not_done_again(tmp_path, capsys):
     assert main(["experiment", str(path), "--missing", "--only", "two", "--dry-run"]) == 0
     assert capsys.readouterr().out.startswith("nothing is missing")
     assert not (tmp_path / "scenes").exists()
+
+
+def test_a_block_for_a_data_set_that_there_is_not(tmp_path):
+    """Its rows would be in no table, and nobody would know; part of a suite is no mistake."""
+    grid = [{"psi.q": [1]}, {"datasets": ["lefft"], "psi.q": [2]}]
+    wrong = suite_file(tmp_path, {"one.yaml": {"grid": grid}}, datasets=BOTH)
+    with pytest.raises(ConfigError, match="datasets of a block has 'lefft', which is no data set .*mean 'left'"):
+        load_suite(wrong)
+    grid[1]["datasets"] = ["left"]
+    right = suite_file(tmp_path, {"one.yaml": {"grid": grid}}, datasets=BOTH)
+    assert len(load_suite(right).tasks()) == 3
+    assert len(load_suite(right, ["datasets=[right]"]).tasks()) == 1

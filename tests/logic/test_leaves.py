@@ -56,6 +56,23 @@ def test_by_the_tree_far_groups_are_not_lost():
         assert (sky, cat) == pytest.approx((0, -200 - math.log(2)))
 
 
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 10**6))
+def test_shares_of_a_path_multiply_to_its_leaf(seed):
+    """And to every concept on the way; a pixel without a leaf shares nothing."""
+    h = random_hierarchy(random.Random(seed), 9, 3)
+    g = torch.Generator().manual_seed(seed)
+    logits = 4 * torch.randn(1, len(h), 40, generator=g, dtype=torch.float64)
+    leaf = torch.randint(-1, len(h.leaves), (1, 40), generator=g)
+    leaves = Leaves(h, "tree").double()
+    shares, probs = leaves.shares(logits, leaf), leaves.probs(logits)
+    for pixel, one in enumerate(leaf[0].tolist()):
+        path = h.path_indices(h.leaf_indices[one]) if one >= 0 else ()
+        found = shares[0, :, pixel].cumsum(0).exp()
+        torch.testing.assert_close(found[: len(path)], probs[0, list(path), pixel])
+        assert not shares[0, len(path) :, pixel].any()
+
+
 def test_concepts_are_as_likely_as_what_is_below():
     logits = torch.randn(2, len(H), 3, generator=torch.Generator().manual_seed(0))
     found = Leaves(H, "leaf").probs(logits)

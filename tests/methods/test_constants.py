@@ -48,12 +48,20 @@ def test_how_much_teachers_keep():
     ("steps", "decay"), [(None, 0.996), (40000, 0.996), (3750, 0.996), (1500, 0.99), (600, 0.975), (10, 0.5), (1, 0.5)]
 )
 def test_how_much_they_keep_in_a_short_run(name, steps, decay):
-    """Averages are over a fifteenth of it at the most, unless the configuration says."""
-    if name != "algorithm1":
-        assert METHODS[name].decay(MethodConfig(name), steps) == pytest.approx(decay)
-        assert METHODS[name].decay(MethodConfig(name, teacher_decay=0.999), steps) == 0.999
-    else:
+    """Averages are over a fifteenth of it at the most, unless the configuration says; of a stage that has its own."""
+    if name == "algorithm1":
         assert METHODS[name].decay(MethodConfig(name), steps) == 0
+        return
+    assert METHODS[name].decay(MethodConfig(name, teacher_decay=0.999), steps) == 0.999
+    whole = MethodConfig(name, stages=StagesConfig(anew=False))
+    assert METHODS[name].decay(whole, steps) == pytest.approx(decay)
+    if name != "st++":
+        assert METHODS[name].decay(MethodConfig(name), steps) == pytest.approx(decay)
+
+
+def test_st_plus_plus_averages_within_its_shortest_stage():
+    assert METHODS["st++"].decay(MethodConfig("st++"), 1500) == pytest.approx(1 - 1 / 30)  # of three tenths
+    assert METHODS["st++"].decay(MethodConfig("st++"), 40000) == 0.996
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -157,10 +157,11 @@ def test_as_many_points_as_pixels_are_the_full_loss(points, by):
     assert torch.equal(full, found)
 
 
-def test_random_points_expect_the_full_loss():
+@pytest.mark.parametrize("decision", DECISIONS)
+def test_random_points_expect_the_full_loss(decision):
     logits, target = random()
-    full = Loss(LossConfig(leaf=0.3), H, "hierarchical")(logits, target, {})
-    loss = Loss(LossConfig(leaf=0.3, points=10), H, "hierarchical")
+    full = Loss(LossConfig(leaf=0.3), H, "hierarchical", decision=decision)(logits, target, {})
+    loss = Loss(LossConfig(leaf=0.3, points=10), H, "hierarchical", decision=decision)
     found = torch.stack([loss(logits, target, planned(loss, step)) for step in range(600)])
     error = found.std() / len(found) ** 0.5
     assert abs(found.mean() - full) < 4 * error
@@ -235,6 +236,17 @@ def test_what_is_below_the_sure_level_is_not_learned(decision, depth):
         below = [k for k, leaf in enumerate(H.leaf_indices) if node in H.path_indices(leaf)]
         by_hand += target.weight[b, y, x] * (pixel - 0.5 * p[b, below, y, x].sum().log())
     torch.testing.assert_close(found.detach(), torch.as_tensor(by_hand), rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("decision", DECISIONS)
+def test_labels_concept_by_concept_have_no_leaf(decision):
+    """So that its cross entropy is left out, whatever decides."""
+    logits, target = random()
+    labels = torch.rand(logits.shape, generator=torch.Generator().manual_seed(1))
+    by_concept = Target(target.weight, None, labels)
+    expected = (F.binary_cross_entropy_with_logits(logits, labels, reduction="none").sum(1) * target.weight).sum()
+    found = Loss(LossConfig(nodes="sum"), H, "hierarchical", decision=decision)(logits, by_concept, {})
+    torch.testing.assert_close(found, expected)
 
 
 def test_sure_of_the_leaf_is_the_ordinary_loss():

@@ -118,9 +118,41 @@ def test_of_a_sibling_that_is_not_weighed_nothing_is_said():
     assert hamster == pytest.approx(2 / 3)
 
 
-def psi(name, head="hierarchical", witness=("bird", "cat"), **options):
+def test_by_the_tree_the_odds_among_siblings_are_the_product():
+    """Whatever the parent is, and to the digit; what other concepts are among their siblings stays."""
+    h = ld.Hierarchy.from_dict({"pet": {"cat": ["kitten", "tom"], "dog": None, "hamster": None}, "sky": None})
+    g = torch.Generator().manual_seed(0)
+    logits = 3 * torch.randn(1, len(h), 5, 5, generator=g)
+    heard = heard_of(h, cat=9.0, dog=1.0)[None].float()
+    leaves = Leaves(h, "tree")
+    before, after = (leaves.probs(z) for z in (logits, Weighing(h, ["cat", "dog"], "tree")(logits, heard)))
+
+    def of(probs, name, other):
+        return probs[:, h.index(name)] / probs[:, h.index(other)]
+
+    torch.testing.assert_close(of(after, "cat", "dog"), 9 * of(before, "cat", "dog"), rtol=1e-4, atol=0)
+    for name, other in (("pet", "sky"), ("hamster", "pet"), ("kitten", "tom")):
+        torch.testing.assert_close(of(after, name, other), of(before, name, other), rtol=1e-4, atol=0)
+
+
+@pytest.mark.parametrize("name", ["diagnosis", "threshold"])
+def test_levels_by_the_tree_are_as_sure_as_the_product(name):
+    """Three to one among even siblings of a sure parent is 0.75, and no more."""
+    logits = torch.full((1, len(H), 2, 2), -6.0)
+    for concept, logit in {"animal": 8.0, "bird": -1.0, "cat": -1.0}.items():
+        logits[:, H.index(concept)] = logit
+    heard = heard_of(H, bird=3.0, cat=1.0)[None].float()
+    for least, expected in ((0.7, "bird"), (0.8, "animal")):
+        target = asked(psi(name, decision="tree", levels=least), logits, heard)
+        assert (target.sure == H.index(expected)).all(), least
+        assert (target.leaf == H.leaves.index("bird")).all()
+        alone = asked(psi(name, decision="tree", levels=least), logits, None)
+        assert (alone.sure == H.index("animal")).all()
+
+
+def psi(name, head="hierarchical", witness=("bird", "cat"), decision="leaf", **options):
     config = PsiConfig(name=name, **options)
-    return build_psi(PsiSetting(config, build_knowledge(config, H), head, witness=witness))
+    return build_psi(PsiSetting(config, build_knowledge(config, H), head, decision=decision, witness=witness))
 
 
 def asked(made, logits, heard):

@@ -38,7 +38,7 @@ def leaf_weights(items: Sequence[Masked], leaves: int, power: float) -> NDArray[
 
 
 def shown(items: Sequence[Masked], leaves: int) -> dict[int, list[int]]:
-    """For each leaf that any mask shows, the images that show it.
+    """For each leaf that any mask shows, the images that show it; every mask is read.
 
     >>> masks = [np.array([[0, 255]], np.uint8), np.array([[0, 2]], np.uint8)]
     >>> shown([Masked("x", lambda: None, lambda mask=mask: mask) for mask in masks], 3)

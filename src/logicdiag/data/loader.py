@@ -99,7 +99,9 @@ class Loader:
         self._stream = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
         self._ahead: _Made | LogicDiagError | None = None
         self._given: deque[torch.cuda.Event] = deque()
-        classes = None if shown is None else tuple((leaf, tuple(of)) for leaf, of in shown.items())
+        if shown is not None and not all(shown.values()):
+            raise OptionError("shown has a class with no items, expected at least one for each")
+        classes = None if not shown else tuple((leaf, tuple(of)) for leaf, of in shown.items())
         source = _Source(tuple(items), batch, crop, (float(scale[0]), float(scale[1])), flip, seed, stream, classes)
         with warnings.catch_warnings():
             # Workers only decode, on one thread; nothing of the parent's threads is used after the fork. How many of
@@ -263,7 +265,7 @@ class _Source(Dataset[Any]):
             raise DataError(f"{item.name}: the image is {sizes[0]} and its mask {sizes[1]}, expected the same size")
         (g,) = draws(self.seed, self.stream, step, (slot,))
         factor = g.uniform(*self.scale)
-        row, column = (None, None) if mask is None or leaf is None else _pixel_of(mask, leaf, g)
+        row, column = (None, None) if mask is None or leaf is None else _pixel_of(mask, leaf, g, item.where)
         rows = place(image.shape[0], factor, self.crop, g, row)
         columns = place(image.shape[1], factor, self.crop, g, column)
         if g.random() < self.flip:
@@ -272,9 +274,11 @@ class _Source(Dataset[Any]):
         return Window(image[cut], None if mask is None else mask[cut], rows, columns)
 
 
-def _pixel_of(mask: NDArray[np.uint8], leaf: int, g: np.random.Generator) -> tuple[int, int]:
+def _pixel_of(mask: NDArray[np.uint8], leaf: int, g: np.random.Generator, where: str) -> tuple[int, int]:
     """The row and column of one of its pixels."""
     pixels = np.flatnonzero(mask == leaf)
+    if not len(pixels):
+        raise DataError(f"{where}: the mask does not show any more what it showed when training began")
     row, column = divmod(int(pixels[g.integers(len(pixels))]), mask.shape[1])
     return row, column
 

@@ -76,7 +76,7 @@ class Evaluation:
     def to_dict(self) -> dict[str, Any]:
         """Ready for JSON. NaN, a class that neither occurs nor was predicted, is None; shares are from 0 to 1.
 
-        `miou` is that of the leaves, and `miou_parents` what it would be if siblings were never confused; `levels` goes
+        `miou` is that of the leaves, and `miou_parents` roughly that if siblings were never confused; `levels` goes
         from the top to the leaves, each with `level`, `miou` and `classes` (name -> IoU); `severity` has the `mean`
         height of the common ancestor over the wrong pixels and their `shares` by height; `violations` has the `share`
         of pixels and `rules`, by family or user rule; `list` says which images these were: `source`, `count`,

@@ -108,8 +108,8 @@ def _read(sides: Sequence[Side], axis: str, options: Sequence[str], same: Mappin
             for cell in (cell for cell in cells if rows[cell.name] == of):
                 trial = (side.e.dataset, row, cell.labels, cell.seed)
                 planned.setdefault(trial, {})[cell.options[axis]] = cell.key
-                if cell.key in side.known:
-                    values[trial, cell.options[axis]] = float(side.known[cell.key]["miou_last"])
+                if text := side.known.get(cell.key, {}).get("miou_last"):
+                    values[trial, cell.options[axis]] = float(text)
     tried = [trial for trial, keys in planned.items() if len(keys) == len(options)]
     for trial in tried:
         missing |= {key for option, key in planned[trial].items() if (trial, option) not in values}
@@ -142,7 +142,7 @@ def _verdict(found: Found, stays: str, margin: float) -> str:
     ahead = known[best] - known[stays]
     said = (
         f"**{best}** takes the place of {stays}: it is {ahead:.2f} above it in the mean of the data sets"
-        if best != stays and ahead >= margin
+        if ahead > 0 and ahead >= margin
         else f"**{stays}** stays: in the mean of the data sets none is {margin:g} above it"
     )
     if not found.missing:

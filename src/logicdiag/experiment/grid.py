@@ -114,6 +114,9 @@ def key_of(config: Config, dataset: str) -> str:
     for key, method in OWN.items():
         if method != config.method.name:
             settings["method"].pop(key)
+    if config.method.teacher_decay is None and (kind := METHODS.get(config.method.name)) is not None:
+        decay = kind.decay(config.method, config.train.steps)
+        settings["method"]["teacher_decay"] = None if decay == kind.default_decay else decay
     for (part, key), as_before in ADDED.items():
         if settings[part][key] == as_before:
             settings[part].pop(key)

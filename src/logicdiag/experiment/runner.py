@@ -280,14 +280,19 @@ def end(process: subprocess.Popen[bytes], seconds: float = 0.0) -> None:
 
 
 def _try_evaluated(tasks: Sequence[Task]) -> None:
-    """What is to be evaluated on when a run is trained must be there before."""
-    for task in {(task.experiment.source, task.cell.dataset): task for task in tasks}.values():
+    """What is to be evaluated on when a run is trained must be there before, for one run of an experiment at least."""
+    first: dict[str, ConfigError | None] = {}
+    for task in {(task.experiment.name, repr(task.cell.config.data)): task for task in tasks}.values():
         e, config = task.experiment, task.cell.config
-        if e.evaluate is not None:
-            try:
-                open_split(config.data, Path(e.folder), found_beside(e.evaluate, Path(e.folder), config))
-            except LogicDiagError as error:
-                raise ConfigError(f"{e.source}: evaluate is {e.evaluate!r}: {error}") from None
+        if e.evaluate is None or first.get(e.name, True) is None:
+            continue
+        try:
+            open_split(config.data, Path(e.folder), found_beside(e.evaluate, Path(e.folder), config))
+            first[e.name] = None
+        except LogicDiagError as error:
+            first.setdefault(e.name, ConfigError(f"{e.source}: evaluate is {e.evaluate!r}: {error}"))
+    for problem in filter(None, first.values()):
+        raise problem
 
 
 def _try_data(tasks: Sequence[Task]) -> None:

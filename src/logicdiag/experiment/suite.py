@@ -14,7 +14,7 @@ from typing import Any
 
 from ..engine.load import build, put_override, read_settings
 from ..errors import ConfigError, hint
-from .config import Experiment, load_experiment
+from .config import DATASETS, Experiment, load_experiment
 from .grid import expand
 from .store import Store
 from .task import Task
@@ -94,6 +94,7 @@ def load_suite(path: str | Path, changes: Sequence[str] = ()) -> Suite:
     keys = build(_Keys, data, str(path))
     _check(keys, path)
     experiments = _experiments(keys, path, [change for change in changes if change not in own])
+    _check_blocks(experiments, [*(data.get("datasets") or []), *(read_settings(path).get("datasets") or [])])
     devices = keys.devices or list(dict.fromkeys(device for e in experiments for device in e.devices))
     jobs = keys.jobs or max(e.jobs for e in experiments)
     page = Path(os.path.normpath(path.parent / keys.page)) if keys.page else None
@@ -122,6 +123,17 @@ def _experiments(keys: _Keys, path: Path, changes: Sequence[str]) -> list[Experi
                 both = f"{other.source} and {e.source}"
                 raise ConfigError(f"{path}: two tables are called {e.name}, of {both}; give one another `table`")
     return list(found.values())
+
+
+def _check_blocks(experiments: Sequence[Experiment], listed: Sequence[Any]) -> None:
+    """A block for a data set that is none of the suite's would be left out without a word."""
+    known = list(dict.fromkeys([*map(str, listed), *(e.dataset for e in experiments)]))
+    for e in experiments:
+        for names in (block.get(DATASETS) for block in e.grid):
+            for name in names if isinstance(names, list) else ():
+                if name not in known:
+                    what = f"{e.source}: {DATASETS} of a block has {name!r}"
+                    raise ConfigError(f"{what}, which is no data set of the suite{hint(str(name), known)}")
 
 
 def _check(keys: _Keys, path: Path) -> None:

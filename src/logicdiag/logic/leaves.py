@@ -100,7 +100,7 @@ class Leaves(nn.Module):
         self, logits: Float[Tensor, "b n *size"], leaf: Integer[Tensor, " b *size"]
     ) -> Float[Tensor, "b depth *size"]:
         """The log of how likely each concept on the path to each pixel's leaf is among its siblings, from the top; 0
-        where the path has ended. By the tree, their sum is the log of how likely the leaf is.
+        where the path has ended, or the leaf is below 0. By the tree, their sum is the log of how likely the leaf is.
 
         >>> h = Hierarchy.from_dict({"animal": ["bird", "cat"], "sky": None})
         >>> logits = torch.tensor([2.0, 1.0, 0.0, 2.5]).view(1, 4, 1)
@@ -109,14 +109,14 @@ class Leaves(nn.Module):
         """
         if fuses(logits.device) and logits.dtype != torch.float64:
             return self._fused_shares(logits, leaf)
-        leaf = leaf.long()
+        known, leaf = (leaf >= 0)[:, None], leaf.long().clamp(min=0)
         each = self._among_siblings(logits).gather(1, self.paths[leaf].movedim(-1, 1))
-        return each * self.reached[self.channels[leaf]].movedim(-1, 1).to(each.dtype)
+        return each * (self.reached[self.channels[leaf]].movedim(-1, 1) * known).to(each.dtype)
 
     def _fused_shares(self, logits: Tensor, leaf: Tensor) -> Tensor:
         from ..kernels.triton_shares import Siblings, shares
 
-        if self.siblings is None:
+        if self.siblings is None or self.siblings.order.device != logits.device:
             self.siblings = Siblings.of(self.parents, logits.device)
         found = shares(self.siblings, logits.flatten(2), leaf.flatten(1))
         return found.view(*found.shape[:2], *logits.shape[2:])
@@ -130,7 +130,7 @@ class Leaves(nn.Module):
         self, logits: Float[Tensor, "b n h w"], leaf: Integer[Tensor, "b h w"], least: float
     ) -> tuple[Int64[Tensor, "b h w"], Float[Tensor, "b h w"]]:
         """As `deepest`, of what is decided by the tree; `probs` is not made."""
-        leaf = leaf.long()
+        leaf = leaf.long().clamp(min=0)
         likely = self.shares(logits, leaf).cumsum(1) >= math.log(least)  # never less than further down
         depth = likely.sum(1)
         sure = self.paths[leaf].gather(-1, (depth - 1).clamp(min=0)[..., None])[..., 0]

@@ -69,7 +69,6 @@ class AEL(FixMatch):
     def __init__(self, setting: Setting) -> None:
         super().__init__(setting)
         self.options = self.config.ael
-        self.options.check()
         channels = self.student.leaf_channels
         self.bank = Bank(len(channels), self.options.momentum, channels.device)
 

@@ -29,7 +29,7 @@ from .stages import Stages
 Network = Callable[..., Any]
 AVERAGES = 15
 """A decay of 1 - 1/k averages over k steps. Over a sixth of the run teachers lag, and over two thirds they are lost;
-over a fifteenth they are as good as the student (docs/choosing.md, docs/generated.md).
+over a fifteenth, or a twelfth, they are as good as the student (docs/choosing.md, docs/generated.md).
 """
 APART = 1 << 20
 """Keeps the places of views apart for which something is drawn twice in a step."""

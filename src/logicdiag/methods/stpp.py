@@ -47,7 +47,7 @@ from torch import Tensor
 from ..errors import ConfigError
 from ..models.segmenter import Segmenter
 from ..plan import Plan, Planned
-from .config import StagesConfig
+from .config import MethodConfig, StagesConfig
 from .fixmatch import FixMatch
 from .method import Losses, Network, Paper, Setting, Step
 from .stages import Between
@@ -65,7 +65,6 @@ class STPP(FixMatch):
     def __init__(self, setting: Setting) -> None:
         super().__init__(setting)
         self.options = self.config.stages
-        self.options.check()
         self.labeler: Segmenter = copy.deepcopy(self.evaluated).requires_grad_(False).eval()
         """The network of the stage before."""
         self.labeling: Network = self.labeler
@@ -74,6 +73,13 @@ class STPP(FixMatch):
         self.snapshots: list[dict[str, Tensor]] = []
         self.stage, self.began = LABELS, 0
         self.reliable: list[int] = []
+
+    @classmethod
+    def decay(cls, config: MethodConfig, steps: int | None = None) -> float:
+        """Of the average of its shortest stage, where each begins with a new one."""
+        if steps is not None and config.stages.anew:
+            steps = max(1, round(steps * min(config.stages.shares)))
+        return super().decay(config, steps)
 
     @property
     def frozen(self) -> tuple[Segmenter, ...]:

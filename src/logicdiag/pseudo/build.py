@@ -79,7 +79,9 @@ def refuse_flat(config: PsiConfig, head: str) -> None:
 
 def build_psi(setting: PsiSetting) -> Psi:
     psi = _build(setting)
-    return Witnessed(psi, setting.knowledge.hierarchy, setting.witness, setting.head) if setting.witness else psi
+    if not setting.witness:
+        return psi
+    return Witnessed(psi, setting.knowledge.hierarchy, setting.witness, setting.head, setting.decision)
 
 
 def _build(setting: PsiSetting) -> Psi:

@@ -34,7 +34,7 @@ class SureLevels(Around):
     def __call__(self, unlabeled: Prediction, labeled: Prediction) -> tuple[Target, Statistics]:
         target, statistics = self.psi(unlabeled, labeled)
         assert target.leaf is not None
-        sure, some = self._deepest(unlabeled.logits, target.leaf)
+        sure, some = self._deepest(unlabeled.deciding, target.leaf)
         target = Target(target.weight * some, target.leaf, None, sure)
         return target, statistics | counted(target, unlabeled.valid)
 

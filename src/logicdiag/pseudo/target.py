@@ -84,10 +84,16 @@ class Prediction:
     plan: Planned = field(default_factory=dict)
     heard: Float[Tensor, "b n"] | None = None
     """What a witness says of the images (`data/witness.py`): the log of a weight for each concept."""
+    by_tree: Float[Tensor, "b c h w"] | None = None
+    """Off these the odds among siblings are read where the tree decides; None: off `logits`."""
 
-    def saying(self, logits: Float[Tensor, "b c h w"]) -> Prediction:
+    @property
+    def deciding(self) -> Float[Tensor, "b c h w"]:
+        return self.logits if self.by_tree is None else self.by_tree
+
+    def saying(self, logits: Float[Tensor, "b c h w"], by_tree: Float[Tensor, "b c h w"] | None) -> Prediction:
         """The same views, of which other outputs are taken."""
-        return replace(self, logits=logits)
+        return replace(self, logits=logits, by_tree=by_tree)
 
 
 class Psi(Protocol):

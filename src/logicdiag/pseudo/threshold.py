@@ -30,7 +30,7 @@ class Threshold:
         return {}
 
     def __call__(self, unlabeled: Prediction, labeled: Prediction) -> tuple[Target, Statistics]:
-        confidence, leaf = self._leaves(unlabeled.logits.float()).max(dim=1)
+        confidence, leaf = self._leaves(unlabeled.deciding.float()).max(dim=1)
         weight = ((confidence >= self.threshold) & unlabeled.valid).to(confidence.dtype)
         target = Target(weight, leaf)
         return target, counted(target, unlabeled.valid)

@@ -25,23 +25,35 @@ NEARLY_ALL = -1e-6
 
 
 class Witnessed(Around):
-    """`concepts` are those that the witness weighs against their siblings."""
+    """`concepts` are those that the witness weighs against their siblings; `decision` is the model's."""
 
-    def __init__(self, psi: Psi, hierarchy: Hierarchy, concepts: Sequence[str], head: str) -> None:
+    def __init__(
+        self, psi: Psi, hierarchy: Hierarchy, concepts: Sequence[str], head: str, decision: str = "leaf"
+    ) -> None:
         super().__init__(psi)
         self.weighing = Weighing(hierarchy, concepts, head)
+        self.by_tree = Weighing(hierarchy, concepts, "tree") if decision == "tree" else None
 
     @torch.no_grad()
     def __call__(self, unlabeled: Prediction, labeled: Prediction) -> tuple[Target, Statistics]:
         if unlabeled.heard is None:
             return self.psi(unlabeled, labeled)
-        if self.weighing.device != unlabeled.logits.device:  # once: every move makes the device wait
-            self.weighing.to(unlabeled.logits.device)
-        return self.psi(unlabeled.saying(self.weighing(unlabeled.logits.float(), unlabeled.heard)), labeled)
+        found = [self._weighed(weighing, unlabeled.logits, unlabeled.heard) for weighing in self._weighings()]
+        return self.psi(unlabeled.saying(found[0], found[1] if self.by_tree else None), labeled)
+
+    def _weighings(self) -> list[Weighing]:
+        return [self.weighing] if self.by_tree is None else [self.weighing, self.by_tree]
+
+    def _weighed(self, weighing: Weighing, logits: Tensor, heard: Tensor) -> Tensor:
+        if weighing.device != logits.device:  # once: every move makes the device wait
+            weighing.to(logits.device)
+        moved: Tensor = weighing(logits.float(), heard)
+        return moved
 
 
 class Weighing(nn.Module):
-    """Logits of either head, and what is heard -> logits.
+    """Logits of either head, and what is heard -> logits. With `tree` in place of the hierarchical head, logits whose
+    odds among siblings are the product, for what is decided by the tree.
 
     >>> h = Hierarchy.from_dict({"animal": ["bird", "cat"], "sky": None})
     >>> logits = torch.tensor([[2.0, -1.0, -1.0, 0.0]]).view(1, 4, 1, 1)  # animal, bird, cat, sky
@@ -55,8 +67,8 @@ class Weighing(nn.Module):
         super().__init__()
         leaves = Leaves(hierarchy)
         # for each concept 1 where a channel is of it, or of something below it
-        below = leaves.above.T if head == "hierarchical" else leaves.under
-        kind = _Leaves if head == "flat" else _Concepts
+        below = leaves.under if head == "flat" else leaves.above.T
+        kind = {"flat": _Leaves, "tree": _Odds}.get(head, _Concepts)
         parents = dict.fromkeys(hierarchy.parent(name) for name in hierarchy.names if name in concepts)  # from the top
         groups = [[name for name in concepts if hierarchy.parent(name) == parent] for parent in parents]
         self.groups = nn.ModuleList(kind(hierarchy, group, below) for group in groups)
@@ -100,6 +112,14 @@ class _Leaves(_Group):
     def moved(self, logits: Tensor, weights: Tensor) -> Tensor:
         share = torch.einsum("kc,bchw->bkhw", self.below, logits.softmax(1)).clamp(min=1e-30).log()
         return weights + share.logsumexp(1, keepdim=True) - (share + weights).logsumexp(1, keepdim=True)
+
+
+class _Odds(_Group):
+    """Of the hierarchical head where the tree decides, by which siblings share what their parent has anyway."""
+
+    def moved(self, logits: Tensor, weights: Tensor) -> Tensor:
+        odds = logits.index_select(1, self.group)
+        return weights + odds.logsumexp(1, keepdim=True) - (odds + weights).logsumexp(1, keepdim=True)
 
 
 class _Concepts(_Group):
