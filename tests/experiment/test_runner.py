@@ -165,7 +165,7 @@ def test_what_is_evaluated_on_must_be_there_before(tmp_path):
 @pytest.mark.parametrize("order", [("there", "gone"), ("gone", "there")])
 def test_one_row_that_can_be_evaluated_will_do(tmp_path, order):
     """In whatever order they stand; the others say why when it is their turn."""
-    rows = {"there": {}, "gone": {"data.layout": "folder", "data.root": "nowhere", "psi.q": 2}}
+    rows = {"there": {"psi.q": 1}, "gone": {"data.layout": "folder", "data.root": "nowhere", "psi.q": 2}}
     tasks = tasks_of(tmp_path, evaluate="train", grid=[{"a": {name: rows[name] for name in order}}])
     runner(tasks).run()
     assert len(begun(tasks)) == 2
