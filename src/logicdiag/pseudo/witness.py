@@ -38,11 +38,9 @@ class Witnessed(Around):
     def __call__(self, unlabeled: Prediction, labeled: Prediction) -> tuple[Target, Statistics]:
         if unlabeled.heard is None:
             return self.psi(unlabeled, labeled)
-        found = [self._weighed(weighing, unlabeled.logits, unlabeled.heard) for weighing in self._weighings()]
-        return self.psi(unlabeled.saying(found[0], found[1] if self.by_tree else None), labeled)
-
-    def _weighings(self) -> list[Weighing]:
-        return [self.weighing] if self.by_tree is None else [self.weighing, self.by_tree]
+        logits, heard = unlabeled.logits, unlabeled.heard
+        by_tree = None if self.by_tree is None else self._weighed(self.by_tree, logits, heard)
+        return self.psi(unlabeled.saying(self._weighed(self.weighing, logits, heard), by_tree), labeled)
 
     def _weighed(self, weighing: Weighing, logits: Tensor, heard: Tensor) -> Tensor:
         if weighing.device != logits.device:  # once: every move makes the device wait
