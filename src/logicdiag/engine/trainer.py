@@ -33,7 +33,7 @@ from .config import Config
 from .display import Display
 from .distributed import World
 from .evaluate import evaluate_model
-from .fast import SEARCH, compile_method, compile_problem, in_order, searched, wants_compiling
+from .fast import SEARCH, compile_method, compile_problem, in_order, keep_memory, searched, wants_compiling
 from .inference import autocast
 from .log import open_log, val_line, val_text
 from .optimizer import Optimizer
@@ -60,6 +60,7 @@ class Trainer:
     ) -> None:
         check(config, dataset, here.size)
         check_arithmetic(here.device, config.train.precision)
+        keep_memory(here.device)
         self.config, self.here, self.path = config, here, path
         self.dataset = remembered(dataset, config.data.cache, here.size)
         self.shown = self._shown()
@@ -106,7 +107,7 @@ class Trainer:
         model = build_model(self.config.model, self.dataset.hierarchy, base).to(self.here.device)
         model = share_batch_norm(model).train()
         self.here.same(model)
-        if self.here.device.type == "cuda":
+        if self.here.device.type == "cuda" or self.config.train.precision == "bf16":
             in_order(model)
         return model
 

@@ -1,4 +1,7 @@
-"""Depthwise convolutions by a kernel of our own, on a GPU: cuDNN's are far from the speed of memory."""
+"""Depthwise convolutions by a kernel of our own, on a GPU: cuDNN's are far from the speed of memory.
+
+On a CPU, in bfloat16, some of their gradients are found in pieces, which is faster there.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..kernels import depthwise_cpu
 from ..kernels.gpu import fuses
 from .resize import channels_last
 
@@ -56,6 +60,9 @@ class DepthwiseConv2d(nn.Conv2d):
                 return conv2d(x.to(dtype), self.weight, window)
         if self.same:
             x = F.pad(x, (left, right, top, bottom))
+        pieces = None if torch.compiler.is_compiling() else self._in_pieces(x)
+        if pieces is not None:
+            return depthwise_cpu.conv2d(x.to(torch.bfloat16), self.weight.to(torch.bfloat16), pieces)
         out: Tensor = self._conv_forward(x, self.weight, self.bias)
         return out
 
@@ -69,9 +76,7 @@ class DepthwiseConv2d(nn.Conv2d):
 
     def _dtype(self, x: Tensor) -> torch.dtype | None:
         """What the kernel would compute in, as torch would; None: the kernel does not apply."""
-        device = x.device.type
-        autocast = torch.is_autocast_enabled(device) and x.dtype != torch.float64
-        dtype = torch.get_autocast_dtype(device) if autocast else x.dtype
+        autocast, dtype = self._computes(x)
         applies = (
             fuses(x.device)
             and self.weight.device == x.device
@@ -84,6 +89,28 @@ class DepthwiseConv2d(nn.Conv2d):
             and (autocast or self.weight.dtype == dtype)
         )
         return dtype if applies else None
+
+    def _in_pieces(self, x: Tensor) -> depthwise_cpu.Window | None:
+        """How `x`, padded if that is "same", is looked at, if finding gradients in pieces pays."""
+        autocast, dtype = self._computes(x)
+        height, width = self.kernel_size
+        down, across = (0, 0) if self.same else map(int, self.padding)
+        window = depthwise_cpu.Window((height, width), self.stride[0], (down, across), self.dilation[0])
+        applies = (
+            x.device.type == self.weight.device.type == "cpu"
+            and x.dim() == 4
+            and dtype == torch.bfloat16
+            and (autocast or self.weight.dtype == dtype)
+            and window.pays
+        )
+        return window if applies else None
+
+    @staticmethod
+    def _computes(x: Tensor) -> tuple[bool, torch.dtype]:
+        """Whether that is autocast's to say, and in what it is computed then."""
+        device = x.device.type
+        autocast = torch.is_autocast_enabled(device) and x.dtype != torch.float64
+        return autocast, torch.get_autocast_dtype(device) if autocast else x.dtype
 
 
 def _fits(conv: nn.Conv2d) -> bool:
