@@ -51,6 +51,13 @@ def test_the_explorer_s():
     assert shown.count("\n| ") == 8
 
 
+def test_depthwise_layers_on_a_cpu():
+    shown = run("depthwise_cpu.py", "--size", "64", "--batch", "1", "--repeats", "1")
+    rows = [line.split(" | ") for line in shown.splitlines() if line.startswith("| ")][1:]
+    assert [row[0] for row in rows][:3] == ["| PyTorch's", "| PyTorch's, channels last", "| ours"]
+    assert all(float(row[1]) > 0 for row in rows)
+
+
 def test_depthwise_layers():
     """On a CPU only their bytes."""
     shown = run("depthwise.py", "--encoders", "tf_efficientnet_lite0:64", "--batch", "2")

@@ -28,13 +28,16 @@ CHOOSING = [RECIPE, WITNESS, TEACHER, SURE, HEAD, SAMPLING]
 """On lists that no table reports."""
 CHOICE = CONFIGS / "experiments" / "choosing.yaml"
 """The suite of those that a rule decides."""
+HALF = CONFIGS / "experiments" / "half.yaml"
+OPTIONS = CONFIGS / "experiments" / "options.yaml"
+"""At half the size, and the table of it that decides on the same lists."""
 FIRST = CONFIGS / "experiments" / "scenes.yaml"
 GENERATED = CONFIGS / "experiments" / "generated.yaml"
 PARTS, AVERAGING, CANDIDATES = (
     CONFIGS / "experiments" / f"{name}.yaml" for name in ("parts", "averaging", "candidates")
 )
 """The tables of it."""
-ELSEWHERE = {*CHOOSING, CHOICE, SUITE, FIRST, GENERATED, PARTS, AVERAGING, CANDIDATES}
+ELSEWHERE = {*CHOOSING, CHOICE, HALF, OPTIONS, SUITE, FIRST, GENERATED, PARTS, AVERAGING, CANDIDATES}
 EXPERIMENTS = sorted({*(CONFIGS / "experiments").glob("*.yaml")} - ELSEWHERE)
 FILES = sorted(file for file in CONFIGS.rglob("*.yaml") if CONFIGS / "experiments" not in file.parents)
 
@@ -112,14 +115,17 @@ def test_the_field_has_every_method_with_both_psi():
 
 
 @pytest.mark.parametrize(
-    ("file", "dataset"),
-    [(file, dataset) for file in CHOOSING for dataset in COUNTS if (file, dataset) != (WITNESS, "camvid")],
+    ("file", "dataset", "chosen_on"),
+    [
+        *[(f, name, f"{name}-dev") for f in CHOOSING for name in COUNTS if (f, name) != (WITNESS, "camvid")],
+        *[(OPTIONS, name, f"{name}-half") for name in COUNTS],
+    ],
     ids=str,
 )
-def test_the_recipe_is_chosen_on_nothing_that_is_reported(file, dataset):
+def test_the_recipe_is_chosen_on_nothing_that_is_reported(file, dataset, chosen_on):
     """Other counts and seeds; what tables are made of is neither validated nor evaluated on."""
     reported = load_experiment(EXPERIMENTS[0].parent / "methods.yaml", [f"dataset={dataset}"])
-    e = load_experiment(file, [f"dataset={dataset}-dev"])
+    e = load_experiment(file, [f"dataset={chosen_on}"])
     cells = expand(e)
     assert not {cell.labels for cell in cells} & set(COUNTS[dataset])
     assert not {cell.seed for cell in cells} & set(reported.seeds)
@@ -128,7 +134,8 @@ def test_the_recipe_is_chosen_on_nothing_that_is_reported(file, dataset):
     assert not {cell.config.data.val for cell in cells} & of_tables
     assert e.results_folder.resolve() != reported.results_folder.resolve()
     assert not reported.results_folder.is_relative_to(e.results_folder)
-    assert {cell.config.train.steps for cell in cells} == {expand(reported)[0].config.train.steps}
+    steps = 1000 if file == OPTIONS else expand(reported)[0].config.train.steps
+    assert {cell.config.train.steps for cell in cells} == {steps}
 
 
 def test_generated_scenes():
@@ -169,6 +176,25 @@ def test_a_first_experiment(tmp_path, monkeypatch, capsys):
     told = capsys.readouterr().out
     assert "| LogicDiag | " in told
     assert (tmp_path / "runs/scenes/tables/scenes.csv").is_file()
+
+
+def test_half_the_size():
+    """The recipe and the lists are those of the others; what differs is size, length and the averaged teacher."""
+    for dataset in COUNTS:
+        half, whole = (
+            expand(load_experiment(file, [f"dataset={dataset}-{kind}"]))
+            for file, kind in ((OPTIONS, "half"), (SURE, "dev"))
+        )
+        rows = [{cell.options["name"]: cell.config for cell in cells} for cells in (half, whole)]
+        for name in ("FixMatch", "LogicDiag"):
+            small, large = (found[name] for found in rows)
+            assert (small.data.crop, small.data.scale, small.inference.mode) == (96, (0.25, 1.0), "short_side")
+            assert small.method.teacher_decay is None
+            assert (small.data.labeled, small.data.val) == (large.data.labeled, large.data.val)
+            for part in ("psi", "loss", "optimizer"):
+                assert getattr(small, part) == getattr(large, part)
+            assert replace(small.model, decoder_channels=None) == large.model
+            assert replace(small.method, teacher_decay=large.method.teacher_decay) == large.method
 
 
 @pytest.mark.parametrize("file", [*EXPERIMENTS, *CHOOSING, CHOICE, SUITE, GENERATED], ids=lambda file: file.stem)

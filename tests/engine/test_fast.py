@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -142,3 +144,29 @@ def test_convolutions_are_searched_on_a_gpu_alone():
             assert not torch.backends.cudnn.benchmark
         assert torch.backends.cudnn.benchmark
     assert torch.backends.cudnn.benchmark == before
+
+
+FAULTS = """
+import resource, torch
+from logicdiag.engine.fast import keep_memory
+
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(20):
+        torch.ones(2**23)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+assert not keep_memory(torch.device("cuda"))
+first = faults()
+kept = keep_memory(torch.device("cpu"))
+faults()
+print(kept, first, faults())
+"""
+
+
+def test_freed_memory_is_kept():
+    """In a process of its own: pages come from the system once, and not for every tensor."""
+    shown = subprocess.run([sys.executable, "-c", FAULTS], capture_output=True, text=True, check=True).stdout.split()
+    if shown[0] == "False":
+        pytest.skip("no malloc that can be told")
+    assert 10 * int(shown[2]) < int(shown[1])

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from logicdiag.kernels import depthwise_cpu
 from logicdiag.models import depthwise
 from logicdiag.models.depthwise import DepthwiseConv2d, fuse_depthwise
 from logicdiag.models.encoder import build_encoder
@@ -172,3 +173,75 @@ def test_compilers_see_torch_s(calls, monkeypatch):
 def test_others_are_left_alone(options):
     made = nn.Conv2d(**{"in_channels": 8, "out_channels": 8, "kernel_size": 3, "groups": 8, "bias": False} | options)
     assert type(fuse_depthwise(made)) is nn.Conv2d
+
+
+@pytest.fixture
+def pieces(monkeypatch):
+    """How often gradients are to be found in pieces."""
+    seen = []
+
+    def counted(x, weight, window):
+        seen.append(window)
+        return conv2d(x, weight, window)
+
+    conv2d = depthwise_cpu.conv2d
+    monkeypatch.setattr(depthwise_cpu, "conv2d", counted)
+    return seen
+
+
+@pytest.mark.skipif(DEVICE.type == "cuda", reason="of a CPU")
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda: nn.Conv2d(8, 8, 5, padding=2, groups=8, bias=False),
+        lambda: nn.Conv2d(8, 8, 5, padding=4, dilation=2, groups=8, bias=False),
+        lambda: nn.Conv2d(8, 8, 3, padding=18, dilation=18, groups=8, bias=False),
+        lambda: nn.Conv2d(8, 8, 3, stride=2, padding=1, groups=8, bias=False),
+        lambda: timm_same(8, 8, 5, stride=2, groups=8, bias=False),
+    ],
+    ids=["large", "dilated", "wide", "stride", "same"],
+)
+def test_on_a_cpu_in_bfloat16_gradients_are_found_in_pieces(made, pieces):
+    torch.manual_seed(0)
+    plain = made()
+    fused = fuse_depthwise(copy.deepcopy(plain))
+    x = torch.randn(2, 8, 14, 11).to(memory_format=torch.channels_last)
+    found = []
+    for conv in (plain, fused):
+        mine = x.clone().requires_grad_()
+        with torch.autocast("cpu", torch.bfloat16):
+            out = conv(mine)
+        assert out.dtype == torch.bfloat16
+        torch.manual_seed(1)
+        out.backward(torch.randn(out.shape).bfloat16())
+        found.append((out.detach(), mine.grad, conv.weight.grad))
+    assert len(pieces) == 1
+    for theirs, ours in zip(*found, strict=True):
+        assert ours.dtype == theirs.dtype
+        assert (ours - theirs).norm() <= 0.02 * theirs.norm()
+
+
+def timm_same(*args, **options):
+    from logicdiag.models.torchvision_shim import import_timm
+
+    return import_timm().layers.Conv2dSame(*args, **options)
+
+
+@pytest.mark.skipif(DEVICE.type == "cuda", reason="of a CPU")
+def test_in_float32_a_cpu_does_what_it_did_before(pieces):
+    conv = fuse_depthwise(nn.Conv2d(8, 8, 5, padding=2, groups=8, bias=False))
+    conv(torch.randn(1, 8, 9, 9)).sum().backward()
+    assert not pieces
+
+
+@pytest.mark.skipif(DEVICE.type == "cuda", reason="of a CPU")
+def test_lite_learns_in_pieces_in_bfloat16(pieces):
+    """All layers of the encoder but those of 3 x 3 that skip no rows; and every rate of the decoder."""
+    model = built(encoder=LITE, decoder_channels=16)
+    with torch.autocast("cpu", torch.bfloat16):
+        logits = model(images(2, 64, 64))
+    logits.float().square().mean().backward()
+    special = [m for m in model.modules() if isinstance(m, DepthwiseConv2d)]
+    special = [m for m in special if max(m.kernel_size) > 3 or m.stride[0] > 1 or m.dilation[0] > 1]
+    assert len(pieces) == len(special) > 10
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
