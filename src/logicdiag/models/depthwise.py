@@ -43,7 +43,7 @@ def fuse_depthwise(model: Model) -> Model:
 
 
 class DepthwiseConv2d(nn.Conv2d):
-    """A depthwise convolution without bias; where the kernel does not apply it does what it did before."""
+    """A depthwise convolution without bias; where neither applies it does what it did before."""
 
     same: bool
     """Whether the padding is TensorFlow's "same", which depends on the size of the image."""
@@ -93,17 +93,13 @@ class DepthwiseConv2d(nn.Conv2d):
     def _in_pieces(self, x: Tensor) -> depthwise_cpu.Window | None:
         """How `x`, padded if that is "same", is looked at, if finding gradients in pieces pays."""
         autocast, dtype = self._computes(x)
+        rounded = dtype == torch.bfloat16 and (autocast or self.weight.dtype == dtype)
+        if not (x.device.type == self.weight.device.type == "cpu" and x.dim() == 4 and rounded):
+            return None
         height, width = self.kernel_size
         down, across = (0, 0) if self.same else map(int, self.padding)
         window = depthwise_cpu.Window((height, width), self.stride[0], (down, across), self.dilation[0])
-        applies = (
-            x.device.type == self.weight.device.type == "cpu"
-            and x.dim() == 4
-            and dtype == torch.bfloat16
-            and (autocast or self.weight.dtype == dtype)
-            and window.pays
-        )
-        return window if applies else None
+        return window if window.pays else None
 
     @staticmethod
     def _computes(x: Tensor) -> tuple[bool, torch.dtype]:
