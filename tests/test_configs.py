@@ -197,7 +197,9 @@ def test_half_the_size():
             assert replace(small.method, teacher_decay=large.method.teacher_decay) == large.method
 
 
-@pytest.mark.parametrize("file", [*EXPERIMENTS, *CHOOSING, CHOICE, SUITE, GENERATED], ids=lambda file: file.stem)
+@pytest.mark.parametrize(
+    "file", [*EXPERIMENTS, *CHOOSING, CHOICE, SUITE, GENERATED, OPTIONS, HALF], ids=lambda file: file.stem
+)
 def test_tables_can_be_made_beside_what_is_there(file, tmp_path, monkeypatch, capsys):
     """Without any run, and without data; files that are made by hand have names of their own."""
     root = CONFIGS.parent

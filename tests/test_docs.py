@@ -86,7 +86,9 @@ def test_methods_are_listed(capsys):
     assert capsys.readouterr().out == markdown()
 
 
-@pytest.mark.parametrize(("name", "marker"), [("all", "table"), ("choosing", "choice"), ("generated", "table")])
+@pytest.mark.parametrize(
+    ("name", "marker"), [("all", "table"), ("choosing", "choice"), ("generated", "table"), ("half", "choice")]
+)
 def test_pages_of_experiments_are_what_the_csv_files_say(name, marker, monkeypatch):
     monkeypatch.chdir(ROOT)
     suite = load_suite(f"configs/experiments/{name}.yaml")
