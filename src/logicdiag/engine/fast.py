@@ -66,7 +66,7 @@ def keep_memory(device: torch.device) -> bool:
     """On a CPU, have freed memory kept by this process, and say whether it will be.
 
     glibc takes every large tensor from the system and gives it back, and the system then clears its pages one by one:
-    a quarter of the time of a training step. Each step wants the memory of the last one again.
+    up to a quarter of a step's time, where views are large. Each step wants the memory of the last one again.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if device.type == "cpu" and os.name == "posix" else None
     return mallopt is not None and mallopt(M_MMAP_MAX, 0) == 1 and mallopt(M_TRIM_THRESHOLD, -1) == 1
